@@ -1,0 +1,156 @@
+//! What an engine answers, in one shape for all dialects.
+
+use serde::{Deserialize, Serialize};
+
+/// What is known before the first token.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ReplyHead {
+    /// Id of the reply, in the dialect's own form.
+    pub id: String,
+    /// Model name to show: the one the harness asked for.
+    pub model: String,
+    /// Unix seconds.
+    pub created: i64,
+    /// Prompt tokens, when the engine says so before the first token.
+    pub prompt_tokens: Option<u64>,
+}
+
+/// A piece of a reply as the engine samples it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ReplyEvent {
+    /// More of the visible text.
+    Text(String),
+    /// More of the reasoning.
+    Reasoning(String),
+    /// A tool call begins. `index` counts the calls of this reply from zero.
+    ToolCall {
+        /// Position among the calls of this reply.
+        index: u32,
+        /// Pairs it with its result.
+        id: String,
+        /// Tool name.
+        name: String,
+    },
+    /// More of a call's arguments (a fragment of JSON text).
+    ToolArguments {
+        /// Which call.
+        index: u32,
+        /// The fragment.
+        fragment: String,
+    },
+}
+
+/// Why a reply ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FinishReason {
+    /// The model ended its turn.
+    Stop,
+    /// One of the request's stop strings was sampled.
+    StopSequence,
+    /// The model called tools.
+    ToolCalls,
+    /// The token limit was reached.
+    Length,
+    /// The engine ended it: pause, weight update, abort.
+    Abort,
+}
+
+impl FinishReason {
+    /// The name kept in records.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Stop => "stop",
+            Self::StopSequence => "stop_sequence",
+            Self::ToolCalls => "tool_calls",
+            Self::Length => "length",
+            Self::Abort => "abort",
+        }
+    }
+}
+
+/// Token counts as the engine reports them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    /// Tokens of the prompt.
+    pub prompt_tokens: u64,
+    /// Tokens sampled, the end-of-turn token included.
+    pub completion_tokens: u64,
+    /// Prompt tokens found in the engine's prefix cache, when it says so.
+    pub cached_tokens: Option<u64>,
+    /// Sampled tokens that are reasoning, when it says so.
+    pub reasoning_tokens: Option<u64>,
+}
+
+/// How a reply ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReplyEnd {
+    /// Why.
+    pub finish: FinishReason,
+    /// The stop string that matched.
+    pub stop_sequence: Option<String>,
+    /// Token counts.
+    pub usage: Usage,
+}
+
+/// A whole reply: the fold of its events.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Reply {
+    /// In order of appearance.
+    pub blocks: Vec<ReplyBlock>,
+}
+
+/// A piece of a whole reply.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ReplyBlock {
+    /// Visible text.
+    Text(String),
+    /// Reasoning.
+    Reasoning(String),
+    /// A tool call with its whole arguments as JSON text.
+    ToolCall {
+        /// Position among the calls of this reply.
+        index: u32,
+        /// Pairs it with its result.
+        id: String,
+        /// Tool name.
+        name: String,
+        /// JSON text.
+        arguments: String,
+    },
+}
+
+impl Reply {
+    /// Takes the next event in.
+    pub fn push(&mut self, event: &ReplyEvent) {
+        match event {
+            ReplyEvent::Text(more) => match self.blocks.last_mut() {
+                Some(ReplyBlock::Text(text)) => text.push_str(more),
+                _ if more.is_empty() => {}
+                _ => self.blocks.push(ReplyBlock::Text(more.clone())),
+            },
+            ReplyEvent::Reasoning(more) => match self.blocks.last_mut() {
+                Some(ReplyBlock::Reasoning(text)) => text.push_str(more),
+                _ if more.is_empty() => {}
+                _ => self.blocks.push(ReplyBlock::Reasoning(more.clone())),
+            },
+            ReplyEvent::ToolCall { index, id, name } => self.blocks.push(ReplyBlock::ToolCall {
+                index: *index,
+                id: id.clone(),
+                name: name.clone(),
+                arguments: String::new(),
+            }),
+            ReplyEvent::ToolArguments { index, fragment } => {
+                let call = self.blocks.iter_mut().rev().find_map(|block| match block {
+                    ReplyBlock::ToolCall { index: i, arguments, .. } if i == index => {
+                        Some(arguments)
+                    }
+                    _ => None,
+                });
+                if let Some(arguments) = call {
+                    arguments.push_str(fragment);
+                }
+            }
+        }
+    }
+}

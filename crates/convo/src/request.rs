@@ -1,0 +1,163 @@
+//! What a harness asks for, in one shape for all dialects.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// The language a harness speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Dialect {
+    /// OpenAI Chat Completions.
+    Chat,
+    /// Anthropic Messages.
+    Messages,
+}
+
+/// One generation request.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Request {
+    /// The language it came in.
+    pub dialect: Dialect,
+    /// Model name the harness asked for.
+    pub model: String,
+    /// The conversation, oldest first. System text is a message like any other.
+    pub messages: Vec<Message>,
+    /// Tools offered.
+    pub tools: Vec<Tool>,
+    /// Which tool the model may or must call.
+    pub tool_choice: Option<ToolChoice>,
+    /// Sampling parameters, after pins have been applied those that are used.
+    pub sampling: Sampling,
+    /// Whether the harness wants a stream.
+    pub stream: bool,
+    /// Whether a Chat stream ends with a usage chunk.
+    pub include_usage: bool,
+    /// Fields carried to the engine as they are (Chat), or known to be without effect on it.
+    pub rest: Map<String, Value>,
+}
+
+/// Sampling parameters; `None` leaves the engine's default.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Sampling {
+    /// Softmax temperature.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub temperature: Option<f64>,
+    /// Nucleus mass.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub top_p: Option<f64>,
+    /// Number of most likely tokens kept; -1 keeps all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub top_k: Option<i64>,
+    /// Most tokens sampled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_tokens: Option<u64>,
+    /// Random seed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seed: Option<i64>,
+    /// Strings that end the reply.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stop: Vec<String>,
+}
+
+/// Who says a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// Instructions of the operator.
+    System,
+    /// The same in newer OpenAI models.
+    Developer,
+    /// The person, or the harness in their name.
+    User,
+    /// The model.
+    Assistant,
+    /// The result of a tool call.
+    Tool,
+}
+
+/// One message: ordered blocks.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Message {
+    /// Who says it.
+    pub role: Role,
+    /// What is said, in order.
+    pub blocks: Vec<Block>,
+    /// Fields Polar does not act on, for example `name`; `cache_control` is dropped on decode.
+    pub rest: Map<String, Value>,
+}
+
+/// A piece of a message.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Block {
+    /// Plain text.
+    Text(String),
+    /// The model's reasoning. `signature` is the opaque mark a dialect wants back.
+    Reasoning {
+        /// The reasoning text.
+        text: String,
+        /// Opaque signature.
+        signature: Option<String>,
+    },
+    /// A call of a tool.
+    ToolCall {
+        /// Pairs it with its result.
+        id: String,
+        /// Tool name.
+        name: String,
+        /// Arguments as the harness spelled them: JSON text.
+        arguments: String,
+    },
+    /// The result of a tool call.
+    ToolResult {
+        /// The call it answers.
+        call_id: String,
+        /// Text and images, in order.
+        content: Vec<Block>,
+        /// Whether the tool failed.
+        is_error: bool,
+    },
+    /// An image.
+    Image(ImageSource),
+    /// A block of the same dialect that Polar does not act on, carried verbatim.
+    Other(Value),
+}
+
+/// Where an image's bytes are.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ImageSource {
+    /// An http(s) or data URL.
+    Url(String),
+    /// Base64 with its media type.
+    Base64 {
+        /// For example `image/png`.
+        media_type: String,
+        /// The bytes.
+        data: String,
+    },
+}
+
+/// A tool the model may call.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Tool {
+    /// Its name.
+    pub name: String,
+    /// What it does.
+    pub description: Option<String>,
+    /// JSON Schema of its arguments.
+    pub parameters: Value,
+    /// Further fields of the function object, for example `strict`.
+    pub rest: Map<String, Value>,
+}
+
+/// Which tool may or must be called.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ToolChoice {
+    /// The model decides.
+    Auto,
+    /// No tool.
+    None,
+    /// Some tool.
+    Required,
+    /// This tool.
+    Named(String),
+}

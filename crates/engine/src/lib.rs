@@ -1,0 +1,125 @@
+//! Inference engines behind one trait.
+//!
+//! An adapter knows how its engine takes a chat request, how it gives token ids and
+//! logprobs back, and which of its habits would corrupt training data. It owns no
+//! session state. Dropping the stream of a generation cancels it in the engine.
+
+use async_trait::async_trait;
+use futures_util::Stream;
+use polar_convo::{FinishReason, ReplyEvent, Request, Usage};
+use polar_types::{ErrorClass, WeightSpan};
+use serde::{Deserialize, Serialize};
+use std::pin::Pin;
+
+/// Which engine it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EngineKind {
+    /// vLLM's OpenAI server, and anything that speaks its API.
+    Vllm,
+    /// SGLang's server.
+    Sglang,
+    /// llama.cpp's `llama-server`.
+    LlamaCpp,
+}
+
+/// What the probe found out. Kept with every record.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct EngineInfo {
+    /// Which engine.
+    pub kind: EngineKind,
+    /// Its base URL, without a trailing slash.
+    pub url: String,
+    /// Its version, as it says.
+    pub version: Option<String>,
+    /// Served model name.
+    pub model: String,
+    /// Context window in tokens.
+    pub context_window: Option<u64>,
+    /// Ids are in `0..vocab_size`, when known.
+    pub vocab_size: Option<u32>,
+    /// What its logprobs mean: `raw` (before temperature and truncation), `temperature`
+    /// (after temperature, before truncation) or `processed` (after both).
+    pub logprob_mode: String,
+    /// Weight version at the time of the probe.
+    pub weight_version: Option<String>,
+}
+
+/// One generation.
+#[derive(Debug, Clone)]
+pub struct GenerateRequest {
+    /// The conversation; `sampling` already has the task's pins applied.
+    pub request: Request,
+    /// Names the call in the engine's logs.
+    pub request_id: String,
+}
+
+/// What comes back while the engine samples.
+#[derive(Debug, Clone, PartialEq)]
+pub enum EngineEvent {
+    /// The exact prompt, as soon as the engine tells it: before the first token, or
+    /// just before the end. Never sent when the engine does not give ids.
+    PromptIds(Vec<u32>),
+    /// A step of the reply. `ids` may be empty where the engine sends ids apart from
+    /// text, and `events` may be empty where its parsers hold text back.
+    Chunk {
+        /// What the harness gets to see.
+        events: Vec<ReplyEvent>,
+        /// Sampled ids of this step.
+        ids: Vec<u32>,
+        /// Logprob of each id; as long as `ids`.
+        logprobs: Vec<Option<f32>>,
+    },
+    /// The reply is complete. Always the last event of a stream without error.
+    End(EngineEnd),
+}
+
+/// How a generation ended.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EngineEnd {
+    /// Normalised.
+    pub finish: FinishReason,
+    /// The engine's own word.
+    pub engine_finish: String,
+    /// Stop string that matched.
+    pub stop_sequence: Option<String>,
+    /// Token counts.
+    pub usage: Usage,
+    /// Which weights sampled which ids of this reply; empty when the engine has no versions.
+    pub weight_versions: Vec<WeightSpan>,
+    /// Whatever else the engine said and a trainer might want.
+    pub extra: serde_json::Map<String, serde_json::Value>,
+}
+
+/// Why a generation or a question failed.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{message}")]
+pub struct EngineError {
+    /// What kind.
+    pub class: ErrorClass,
+    /// What happened and what to do about it.
+    pub message: String,
+    /// HTTP status of the engine, when it answered.
+    pub status: Option<u16>,
+    /// Seconds after which the engine wants to be asked again.
+    pub retry_after: Option<f64>,
+}
+
+/// Events of one generation. Dropping it cancels the generation.
+pub type EngineStream = Pin<Box<dyn Stream<Item = Result<EngineEvent, EngineError>> + Send>>;
+
+/// An inference engine.
+#[async_trait]
+pub trait Engine: Send + Sync {
+    /// What the probe found.
+    fn info(&self) -> &EngineInfo;
+
+    /// Starts a generation. An error here means that nothing was sampled.
+    async fn generate(&self, request: GenerateRequest) -> Result<EngineStream, EngineError>;
+
+    /// Tokens the request's prompt has, by the engine's own template and tokenizer.
+    async fn count_tokens(&self, request: &Request) -> Result<u64, EngineError>;
+
+    /// Whether the engine answers now. Used by health pages, never by the hot path.
+    async fn health(&self) -> Result<(), EngineError>;
+}

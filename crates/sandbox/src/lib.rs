@@ -1,0 +1,136 @@
+//! Isolation for harness and grader, behind one trait.
+//!
+//! A provider makes sandboxes of one kind and can find the ones it made again after a
+//! crash. Nothing it starts outlives the sandbox: every process belongs to it, every
+//! file lies in its own folder or container.
+
+use async_trait::async_trait;
+use polar_types::Network;
+use std::collections::{BTreeMap, HashSet};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// What to make.
+#[derive(Debug, Clone)]
+pub struct SandboxSpec {
+    /// Name, unique on the node: session id and attempt. Labels everything made for it.
+    pub name: String,
+    /// Host folder that belongs to this sandbox alone; may be used for its files.
+    pub host_dir: PathBuf,
+    /// Container image.
+    pub image: Option<String>,
+    /// Folder commands run in by default, as seen inside. Created when missing.
+    pub workdir: String,
+    /// Environment of every command.
+    pub env: BTreeMap<String, String>,
+    /// What may be reached.
+    pub network: Network,
+    /// Unix socket of the gateway on the host; bridged to a port on the sandbox's own
+    /// loopback when its network is closed.
+    pub gateway_socket: PathBuf,
+    /// TCP address of the gateway on the host, for sandboxes with an open network.
+    pub gateway_address: std::net::SocketAddr,
+    /// Host folders shown read-only inside at the same path (harness installations).
+    pub read_only: Vec<PathBuf>,
+    /// CPU cores.
+    pub cpus: Option<f64>,
+    /// Memory limit in MiB.
+    pub memory_mb: Option<u64>,
+    /// Most processes.
+    pub pids: Option<u32>,
+    /// User inside a container.
+    pub user: Option<String>,
+}
+
+/// A command run inside.
+#[derive(Debug, Clone)]
+pub struct Exec {
+    /// Program and arguments; no shell is added.
+    pub argv: Vec<String>,
+    /// Folder; the work folder when absent.
+    pub workdir: Option<String>,
+    /// Added to the sandbox's environment.
+    pub env: BTreeMap<String, String>,
+    /// Given on stdin, then closed.
+    pub stdin: Option<Vec<u8>>,
+    /// Ends the whole process tree when it passes.
+    pub timeout: Duration,
+    /// Where stdout is kept on the host.
+    pub stdout: PathBuf,
+    /// Where stderr is kept on the host.
+    pub stderr: PathBuf,
+    /// Bytes kept of each; what comes after is dropped and the file says so.
+    pub output_limit: u64,
+}
+
+/// How a command ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExecEnd {
+    /// By itself, with this code (128 + signal when a signal ended it).
+    Exited(i32),
+    /// Its timeout passed; the whole tree was killed.
+    TimedOut,
+}
+
+/// Why something could not be done.
+#[derive(Debug, thiserror::Error)]
+#[error("{action}: {message}")]
+pub struct SandboxError {
+    /// What was being done, for example `start container`.
+    pub action: String,
+    /// What went wrong and what to do about it.
+    pub message: String,
+    /// Whether the same may succeed later or on another node.
+    pub retryable: bool,
+}
+
+/// Makes sandboxes of one kind.
+#[async_trait]
+pub trait SandboxProvider: Send + Sync {
+    /// `local` or `docker`.
+    fn kind(&self) -> &'static str;
+
+    /// Whether it works on this machine; the error says what is missing and how to get it.
+    async fn check(&self) -> Result<(), SandboxError>;
+
+    /// Makes a sandbox and leaves it running, ready for [`Sandbox::exec`].
+    async fn create(&self, spec: SandboxSpec) -> Result<Box<dyn Sandbox>, SandboxError>;
+
+    /// Removes whatever an earlier process of this node left behind, except sandboxes
+    /// named in `keep`. Returns how many were removed.
+    async fn sweep(&self, keep: &HashSet<String>) -> Result<u32, SandboxError>;
+}
+
+/// A running sandbox. Dropping it without [`Sandbox::destroy`] may leave it to the sweep.
+#[async_trait]
+pub trait Sandbox: Send + Sync {
+    /// The name it was made with.
+    fn name(&self) -> &str;
+
+    /// Home folder of commands inside.
+    fn home(&self) -> &str;
+
+    /// Base URL of the gateway as seen inside, without a path: `http://127.0.0.1:PORT`.
+    fn gateway_url(&self) -> &str;
+
+    /// Writes a file; parents are created. Relative paths start at the work folder.
+    async fn write_file(
+        &self,
+        path: &str,
+        content: &[u8],
+        executable: bool,
+    ) -> Result<(), SandboxError>;
+
+    /// Runs a command to its end. Dropping the future kills the command's tree.
+    async fn exec(&self, exec: Exec) -> Result<ExecEnd, SandboxError>;
+
+    /// Remembers the work folder as it is now, as the base of [`Sandbox::diff`].
+    async fn mark_base(&self) -> Result<(), SandboxError>;
+
+    /// What changed in the work folder since [`Sandbox::mark_base`], as a git patch with
+    /// binary files, renames and modes.
+    async fn diff(&self) -> Result<Vec<u8>, SandboxError>;
+
+    /// Ends everything inside and removes all of it. Safe to call again.
+    async fn destroy(&self) -> Result<(), SandboxError>;
+}

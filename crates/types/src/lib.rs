@@ -1,0 +1,34 @@
+//! The words of Polar as types: ids, tasks, sessions, leases, traces, errors.
+//!
+//! Every other crate speaks these. Nothing here does IO, reads a clock or knows a
+//! transport; the JSON shapes are the public ones of the HTTP API and of the SDKs.
+
+pub mod error;
+pub mod event;
+pub mod id;
+pub mod node;
+pub mod sampling;
+pub mod session;
+pub mod task;
+pub mod trace;
+
+pub use error::{ErrorClass, FieldProblem, Side};
+pub use event::{Event, EventKind, EventPage};
+pub use id::{CallId, Epoch, GroupId, NodeId, SessionId, TaskId};
+pub use node::{
+    Lease, LeaseRequest, LeaseResponse, NodeInfo, RenewItem, RenewRequest, RenewResponse,
+    ResultAck, Slots,
+};
+pub use sampling::SamplingPins;
+pub use session::{
+    Artifact, AttemptInfo, Outcome, SessionInfo, SessionReport, SessionStatus, Stage, StageTimes,
+};
+pub use task::{
+    Budgets, Callback, Encoding, EvaluatorSpec, HarnessSpec, Known, Network, PrepareStep,
+    RewardSource, RuntimeKind, RuntimeSpec, TaskInfo, TaskRequest, TaskSpec, TaskStatus,
+    TrajectoryStrategy,
+};
+pub use trace::{
+    CallSummary, ForkCause, ForkPoint, LineageInfo, LineageRole, TokenCounts, Trace, Trajectory,
+    UntrainedReason, WeightSpan,
+};

@@ -1,0 +1,251 @@
+//! A session: one run of one task, and what became of it.
+
+use crate::{Epoch, ErrorClass, ForkCause, GroupId, NodeId, SessionId, Side, TaskId, TokenCounts};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// The stages a session passes on its node, in order.
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    Hash,
+    PartialOrd,
+    Ord,
+    Serialize,
+    Deserialize,
+    utoipa::ToSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum Stage {
+    /// Sandbox up, files in, set-up commands.
+    Prepare,
+    /// Prepared, waiting for a run slot.
+    Ready,
+    /// The harness runs.
+    Run,
+    /// Trajectory built, result evaluated.
+    Grade,
+    /// Handed to the server.
+    Deliver,
+}
+
+/// Where a session stands, as the server knows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum SessionStatus {
+    /// Waiting for a node.
+    Queued,
+    /// Leased; the node prepares its sandbox.
+    Preparing,
+    /// Prepared; waits for a run slot on its node.
+    Ready,
+    /// The harness runs.
+    Running,
+    /// Being graded.
+    Grading,
+    /// Being handed to the server.
+    Delivering,
+    /// Ended: the harness came to its own end.
+    Completed,
+    /// Ended: the harness ran out of its budget; the trajectory holds what it did.
+    TimedOut,
+    /// Ended: failed, with a reason.
+    Failed,
+    /// Ended: cancelled.
+    Cancelled,
+}
+
+impl SessionStatus {
+    /// Whether nothing more will happen to the session.
+    pub fn is_terminal(self) -> bool {
+        matches!(self, Self::Completed | Self::TimedOut | Self::Failed | Self::Cancelled)
+    }
+
+    /// The name used in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Queued => "queued",
+            Self::Preparing => "preparing",
+            Self::Ready => "ready",
+            Self::Running => "running",
+            Self::Grading => "grading",
+            Self::Delivering => "delivering",
+            Self::Completed => "completed",
+            Self::TimedOut => "timed_out",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
+impl From<Stage> for SessionStatus {
+    fn from(stage: Stage) -> Self {
+        match stage {
+            Stage::Prepare => Self::Preparing,
+            Stage::Ready => Self::Ready,
+            Stage::Run => Self::Running,
+            Stage::Grade => Self::Grading,
+            Stage::Deliver => Self::Delivering,
+        }
+    }
+}
+
+/// How an attempt ended.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum Outcome {
+    /// The harness came to its own end.
+    Completed,
+    /// The harness ran out of its budget.
+    TimedOut,
+    /// Something failed. Failures on the side of the sandbox, the engine or Polar are
+    /// tried again while attempts are left; those of harness and grader are not.
+    Failed {
+        /// On whose side.
+        side: Side,
+        /// What kind.
+        class: ErrorClass,
+        /// What happened and what to do about it.
+        message: String,
+    },
+    /// Cancelled by the client.
+    Cancelled,
+}
+
+impl Outcome {
+    /// The terminal status a session with this outcome gets when it is not tried again.
+    pub fn status(&self) -> SessionStatus {
+        match self {
+            Self::Completed => SessionStatus::Completed,
+            Self::TimedOut => SessionStatus::TimedOut,
+            Self::Failed { .. } => SessionStatus::Failed,
+            Self::Cancelled => SessionStatus::Cancelled,
+        }
+    }
+
+    /// Whether another attempt could end differently.
+    pub fn is_retryable(&self) -> bool {
+        matches!(self, Self::Failed { side: Side::Sandbox | Side::Engine | Side::Polar, .. })
+    }
+}
+
+/// Seconds each stage took.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(default)]
+pub struct StageTimes {
+    /// Preparing.
+    pub prepare_seconds: f64,
+    /// Waiting for a run slot.
+    pub ready_seconds: f64,
+    /// Running.
+    pub run_seconds: f64,
+    /// Grading.
+    pub grade_seconds: f64,
+}
+
+/// A file kept with an attempt: the journal, the trajectory, a log, the diff.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct Artifact {
+    /// `trajectory.json`, `calls.json`, `journal`, `stdout.log`, `stderr.log`,
+    /// `grader.log` or `workspace.diff`.
+    pub name: String,
+    /// SHA-256 of its bytes in lower-case hex; its address in the blob store.
+    pub sha256: String,
+    /// Bytes.
+    pub size: u64,
+}
+
+/// What a node reports when an attempt has ended.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct SessionReport {
+    /// Which session.
+    pub session_id: SessionId,
+    /// The fencing token it was leased with.
+    pub epoch: Epoch,
+    /// Which node ran it.
+    pub node_id: NodeId,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// The evaluator's number; absent when there is none or it failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reward: Option<f64>,
+    /// Why there is no reward although an evaluator was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grade_error: Option<String>,
+    /// Exit code of the harness, when it came to an end by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+    /// LLM calls recorded.
+    pub calls: u32,
+    /// Traces built from them.
+    pub traces: u32,
+    /// Where every sampled token went.
+    pub tokens: TokenCounts,
+    /// How often each cause forked a trace.
+    #[serde(default)]
+    pub forks: BTreeMap<ForkCause, u32>,
+    /// Seconds per stage.
+    pub times: StageTimes,
+    /// Files uploaded beforehand.
+    #[serde(default)]
+    pub artifacts: Vec<Artifact>,
+}
+
+/// One attempt as the API shows it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct AttemptInfo {
+    /// Counted from 1.
+    pub attempt: u32,
+    /// Its fencing token.
+    pub epoch: Epoch,
+    /// Who ran it.
+    pub node_id: NodeId,
+    /// When it was leased (RFC 3339, UTC).
+    pub started_at: String,
+    /// When it ended (RFC 3339, UTC).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_at: Option<String>,
+    /// Why it ended, for attempts that were lost: `lease_expired`, `superseded`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost: Option<String>,
+    /// The node's report, when one was accepted or salvaged.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub report: Option<SessionReport>,
+}
+
+/// A session as the API shows it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct SessionInfo {
+    /// Its name.
+    pub session_id: SessionId,
+    /// Of which task.
+    pub task_id: TaskId,
+    /// Which group its reward is compared in.
+    pub group_id: GroupId,
+    /// Which of the task's samples, from 0.
+    pub sample_index: u32,
+    /// Where it stands.
+    pub status: SessionStatus,
+    /// What it waits for, in words, while it has not ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting_for: Option<String>,
+    /// All attempts, oldest first; the last one is the session's own.
+    pub attempts: Vec<AttemptInfo>,
+    /// Reward of the accepted attempt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reward: Option<f64>,
+    /// When it was queued (RFC 3339, UTC).
+    pub created_at: String,
+    /// When it last changed (RFC 3339, UTC).
+    pub updated_at: String,
+}
+
+impl SessionInfo {
+    /// The report of the last attempt, once it has ended.
+    pub fn report(&self) -> Option<&SessionReport> {
+        self.attempts.last().and_then(|a| a.report.as_ref())
+    }
+}

@@ -1,0 +1,221 @@
+//! A task: one problem, asked for `num_samples` times.
+//!
+//! [`TaskRequest`] is what a client sends, with short forms and defaults;
+//! [`TaskSpec`] is the same with everything resolved and checked. A `TaskSpec` can
+//! only be made by [`TaskRequest::resolve`], so the rest of Polar never meets an
+//! unchecked one.
+
+mod spec;
+
+pub use spec::{
+    Budgets, Callback, Encoding, EvaluatorSpec, HarnessSpec, Network, PrepareStep, RewardSource,
+    RuntimeKind, RuntimeSpec, TrajectoryStrategy,
+};
+
+use crate::{FieldProblem, GroupId, SamplingPins, TaskId};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// The body of `POST /api/tasks`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TaskRequest {
+    /// Idempotency key. Submitting the same id with the same body again returns the
+    /// stored task; with another body it is a conflict. Minted when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task_id: Option<TaskId>,
+    /// What the agent is asked to do.
+    #[serde(default)]
+    pub instruction: String,
+    /// Which agent program: a name (`"pi"`) or an object.
+    pub harness: HarnessSpec,
+    /// Where it runs: a name (`"local"`, `"docker"`) or an object.
+    #[serde(default)]
+    pub runtime: RuntimeSpec,
+    /// How the result is graded: `"none"` or an object.
+    #[serde(default)]
+    pub evaluator: EvaluatorSpec,
+    /// How calls become traces: a name (`"prefix_merging"`) or an object.
+    #[serde(default)]
+    pub trajectory_strategy: TrajectoryStrategy,
+    /// Sessions run for this task.
+    #[serde(default = "one")]
+    pub num_samples: u32,
+    /// Sampling parameters that replace the harness's own.
+    #[serde(default)]
+    pub sampling: SamplingPins,
+    /// Time limits per stage, in seconds.
+    #[serde(default)]
+    pub budgets: Budgets,
+    /// Shorthand for `budgets.run_seconds`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_seconds: Option<f64>,
+    /// Attempts per session when the infrastructure (not the agent) fails.
+    #[serde(default = "three")]
+    pub max_attempts: u32,
+    /// Higher is handed out first.
+    #[serde(default)]
+    pub priority: i32,
+    /// URL told about each ended session: a string or an object.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub callback: Option<Callback>,
+    /// Carried through to every result, untouched.
+    #[serde(default)]
+    pub metadata: serde_json::Map<String, serde_json::Value>,
+}
+
+fn one() -> u32 {
+    1
+}
+
+fn three() -> u32 {
+    3
+}
+
+/// Most sessions one task may ask for.
+pub const MAX_SAMPLES: u32 = 4096;
+
+/// What the receiving server knows beyond the request itself.
+#[derive(Debug, Clone, Default)]
+pub struct Known {
+    /// Names of the shipped harness adapters.
+    pub harnesses: Vec<String>,
+    /// Image used when a container runtime names none.
+    pub default_image: Option<String>,
+}
+
+impl TaskRequest {
+    /// Fills in defaults and checks every value. `minted` names the task when the
+    /// client did not. Returns all problems at once, never only the first.
+    pub fn resolve(self, minted: TaskId, known: &Known) -> Result<TaskSpec, Vec<FieldProblem>> {
+        let mut problems = self.sampling.problems("sampling");
+        self.harness.check(known, &mut problems);
+        let mut runtime = self.runtime;
+        if runtime.kind == RuntimeKind::Docker && runtime.image.is_none() {
+            runtime.image.clone_from(&known.default_image);
+        }
+        runtime.check(&mut problems);
+        self.evaluator.check(&mut problems);
+        let mut budgets = self.budgets;
+        if let Some(seconds) = self.timeout_seconds {
+            budgets.run_seconds = seconds;
+        }
+        budgets.check(&mut problems);
+        if let Some(callback) = &self.callback {
+            callback.check(&mut problems);
+        }
+        if self.num_samples == 0 || self.num_samples > MAX_SAMPLES {
+            problems.push(FieldProblem::new(
+                "num_samples",
+                format!("must be between 1 and {MAX_SAMPLES}, not {}", self.num_samples),
+                "8",
+            ));
+        }
+        if self.max_attempts == 0 || self.max_attempts > 100 {
+            problems.push(FieldProblem::new(
+                "max_attempts",
+                format!("must be between 1 and 100, not {}", self.max_attempts),
+                "3",
+            ));
+        }
+        if self.instruction.trim().is_empty() && self.harness.command.is_none() {
+            problems.push(FieldProblem::new(
+                "instruction",
+                "must say what the agent is to do",
+                r#""Fix the failing test.""#,
+            ));
+        }
+        if !problems.is_empty() {
+            return Err(problems);
+        }
+        let task_id = self.task_id.unwrap_or(minted);
+        Ok(TaskSpec {
+            group_id: GroupId::from(&task_id),
+            task_id,
+            instruction: self.instruction,
+            harness: self.harness,
+            runtime,
+            evaluator: self.evaluator,
+            trajectory_strategy: self.trajectory_strategy,
+            num_samples: self.num_samples,
+            sampling: self.sampling,
+            budgets,
+            max_attempts: self.max_attempts,
+            priority: self.priority,
+            callback: self.callback,
+            metadata: self.metadata,
+        })
+    }
+}
+
+/// A task with everything resolved. Fields as in [`TaskRequest`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct TaskSpec {
+    /// Name of the task.
+    pub task_id: TaskId,
+    /// The sessions a trainer compares with each other; the task itself.
+    pub group_id: GroupId,
+    /// What the agent is asked to do.
+    pub instruction: String,
+    /// Which agent program.
+    pub harness: HarnessSpec,
+    /// Where it runs.
+    pub runtime: RuntimeSpec,
+    /// How the result is graded.
+    pub evaluator: EvaluatorSpec,
+    /// How calls become traces.
+    pub trajectory_strategy: TrajectoryStrategy,
+    /// Sessions run for this task.
+    pub num_samples: u32,
+    /// Sampling parameters that replace the harness's own.
+    pub sampling: SamplingPins,
+    /// Time limits per stage.
+    pub budgets: Budgets,
+    /// Attempts per session when the infrastructure fails.
+    pub max_attempts: u32,
+    /// Higher is handed out first.
+    pub priority: i32,
+    /// URL told about each ended session. The secret is never shown again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub callback: Option<Callback>,
+    /// Carried through to every result, untouched.
+    pub metadata: serde_json::Map<String, serde_json::Value>,
+}
+
+/// Where a task stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum TaskStatus {
+    /// At least one session has not ended.
+    Running,
+    /// Every session has ended, at least one with a trajectory.
+    Completed,
+    /// Every session has ended and none of them completed or timed out.
+    Failed,
+    /// Cancelled by the client; every session has ended.
+    Cancelled,
+}
+
+/// A task as `GET /api/tasks/{id}` shows it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct TaskInfo {
+    /// Name of the task.
+    pub task_id: TaskId,
+    /// Where it stands.
+    pub status: TaskStatus,
+    /// Harness name.
+    pub harness: String,
+    /// Sessions asked for.
+    pub num_samples: u32,
+    /// Sessions per status, for example `{"running": 3, "completed": 5}`.
+    pub sessions: BTreeMap<String, u32>,
+    /// Mean reward over the sessions that have one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mean_reward: Option<f64>,
+    /// When it was accepted (RFC 3339, UTC).
+    pub created_at: String,
+    /// When it last changed (RFC 3339, UTC).
+    pub updated_at: String,
+    /// The client's metadata.
+    pub metadata: serde_json::Map<String, serde_json::Value>,
+}

@@ -1,0 +1,514 @@
+//! The parts of a task. Those with a short form accept a bare string as well.
+
+use super::Known;
+use crate::FieldProblem;
+use serde::de::{self, MapAccess, Visitor, value::MapAccessDeserializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// Lets a struct be written as a bare string too. The struct derives its object form
+/// under serde's `remote = "Self"`, so that its fields are listed once; this gives it
+/// the trait impls, with `$from_short` for the bare string.
+macro_rules! short_form {
+    ($name:ident, $expected:literal, $from_short:expr) => {
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+                $name::serialize(self, s)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+                struct Either;
+                impl<'de> Visitor<'de> for Either {
+                    type Value = $name;
+                    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                        f.write_str($expected)
+                    }
+                    fn visit_str<E: de::Error>(self, word: &str) -> Result<$name, E> {
+                        let build: fn(&str) -> Result<$name, String> = $from_short;
+                        build(word).map_err(E::custom)
+                    }
+                    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<$name, A::Error> {
+                        $name::deserialize(MapAccessDeserializer::new(map))
+                    }
+                }
+                d.deserialize_any(Either)
+            }
+        }
+    };
+}
+
+/// Which agent program to run, and with what.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields, remote = "Self")]
+pub struct HarnessSpec {
+    /// Adapter name: `pi`, `claude_code`, `shell`, or the name inside `adapter`.
+    pub name: String,
+    /// An adapter given inline instead of a shipped one (the YAML file as JSON).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub adapter: Option<serde_json::Value>,
+    /// Model name the harness is told; the adapter's default when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// Command line, for the `shell` harness only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<String>,
+    /// Environment variables added to the adapter's.
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    /// Values for the settings that the adapter declares.
+    #[serde(default)]
+    #[schema(value_type = Object)]
+    pub settings: serde_json::Map<String, serde_json::Value>,
+}
+
+short_form!(HarnessSpec, "a harness name such as \"pi\", or an object with `name`", |word| Ok(
+    HarnessSpec::named(word)
+));
+
+impl HarnessSpec {
+    /// The short form: a shipped adapter with its defaults.
+    pub fn named(name: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            adapter: None,
+            model: None,
+            command: None,
+            env: BTreeMap::new(),
+            settings: serde_json::Map::new(),
+        }
+    }
+
+    pub(super) fn check(&self, known: &Known, problems: &mut Vec<FieldProblem>) {
+        if self.adapter.is_none() && !known.harnesses.contains(&self.name) {
+            problems.push(FieldProblem::new(
+                "harness.name",
+                format!(
+                    "no adapter is called {:?}; shipped are {}; pass your own as harness.adapter",
+                    self.name,
+                    known.harnesses.join(", ")
+                ),
+                r#""pi""#,
+            ));
+        }
+        let is_shell = self.name == "shell" && self.adapter.is_none();
+        if is_shell && self.command.as_deref().is_none_or(|c| c.trim().is_empty()) {
+            problems.push(FieldProblem::new(
+                "harness.command",
+                "the shell harness needs a command line",
+                r#""python agent.py""#,
+            ));
+        }
+        if !is_shell && self.command.is_some() {
+            problems.push(FieldProblem::new(
+                "harness.command",
+                "only the shell harness takes a command; others build theirs from the adapter",
+                r#"{"name": "shell", "command": "python agent.py"}"#,
+            ));
+        }
+    }
+}
+
+/// What kind of isolation a session gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum RuntimeKind {
+    /// bubblewrap on the node itself, or a plain process where the node allows that.
+    Local,
+    /// A Docker container.
+    Docker,
+}
+
+/// What the sandbox may reach.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum Network {
+    /// Its own gateway and nothing else.
+    #[default]
+    None,
+    /// Whatever the node can reach.
+    Open,
+}
+
+/// Where the harness runs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields, remote = "Self")]
+pub struct RuntimeSpec {
+    /// Kind of isolation.
+    #[serde(rename = "type")]
+    pub kind: RuntimeKind,
+    /// Container image, for container runtimes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
+    /// Folder the harness works in, as seen inside; created when missing.
+    #[serde(default = "default_workdir")]
+    pub workdir: String,
+    /// Steps run inside before the harness, in order.
+    #[serde(default)]
+    pub prepare: Vec<PrepareStep>,
+    /// Environment of every command inside.
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    /// What may be reached.
+    #[serde(default)]
+    pub network: Network,
+    /// CPU cores, may be fractional.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpus: Option<f64>,
+    /// Memory limit in MiB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_mb: Option<u64>,
+    /// Most processes at a time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pids: Option<u32>,
+    /// User inside a container, as `name`, `uid` or `uid:gid`; the image's own when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+}
+
+fn default_workdir() -> String {
+    "/workspace".to_owned()
+}
+
+short_form!(
+    RuntimeSpec,
+    "a runtime name (\"local\" or \"docker\"), or an object with `type`",
+    |word| match word {
+        "local" => Ok(RuntimeSpec::of_kind(RuntimeKind::Local)),
+        "docker" => Ok(RuntimeSpec::of_kind(RuntimeKind::Docker)),
+        other => Err(format!("unknown runtime {other:?}; use \"local\" or \"docker\"")),
+    }
+);
+
+impl Default for RuntimeSpec {
+    fn default() -> Self {
+        Self::of_kind(RuntimeKind::Local)
+    }
+}
+
+impl RuntimeSpec {
+    /// The short form: a kind with its defaults.
+    pub fn of_kind(kind: RuntimeKind) -> Self {
+        Self {
+            kind,
+            image: None,
+            workdir: default_workdir(),
+            prepare: Vec::new(),
+            env: BTreeMap::new(),
+            network: Network::None,
+            cpus: None,
+            memory_mb: None,
+            pids: None,
+            user: None,
+        }
+    }
+
+    pub(super) fn check(&self, problems: &mut Vec<FieldProblem>) {
+        let mut problem = |field: &str, what: &str, example: &str| {
+            problems.push(FieldProblem::new(format!("runtime.{field}"), what, example));
+        };
+        match self.kind {
+            RuntimeKind::Docker => {
+                if self.image.as_deref().is_none_or(|i| i.trim().is_empty()) {
+                    problem("image", "a docker runtime needs an image", r#""debian:12""#);
+                }
+            }
+            RuntimeKind::Local => {
+                let container_only = [
+                    ("image", self.image.is_some()),
+                    ("cpus", self.cpus.is_some()),
+                    ("memory_mb", self.memory_mb.is_some()),
+                    ("pids", self.pids.is_some()),
+                    ("user", self.user.is_some()),
+                ];
+                for (field, given) in container_only {
+                    if given {
+                        problem(
+                            field,
+                            "the local runtime cannot enforce this; leave it out or use docker",
+                            r#"{"type": "docker", "image": "debian:12"}"#,
+                        );
+                    }
+                }
+            }
+        }
+        if !self.workdir.starts_with('/') {
+            problem("workdir", "must be an absolute path inside the sandbox", r#""/workspace""#);
+        }
+        if self.cpus.is_some_and(|c| !c.is_finite() || c < 0.01) {
+            problem("cpus", "must be at least 0.01", "2.0");
+        }
+        if self.memory_mb.is_some_and(|m| m < 16) {
+            problem("memory_mb", "must be at least 16", "4096");
+        }
+        if self.pids == Some(0) {
+            problem("pids", "must be at least 1", "512");
+        }
+        for (index, step) in self.prepare.iter().enumerate() {
+            step.check(&format!("runtime.prepare[{index}]"), problems);
+        }
+    }
+}
+
+/// How the content of a written file is spelled.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Encoding {
+    /// The text itself.
+    #[default]
+    Utf8,
+    /// Standard base64 with padding, for binary files.
+    Base64,
+}
+
+/// One step of setting a sandbox up.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+pub enum PrepareStep {
+    /// Writes one file; parents are created.
+    WriteFile {
+        /// Absolute, or relative to the work folder.
+        path: String,
+        /// What goes in.
+        content: String,
+        /// How `content` is spelled.
+        #[serde(default)]
+        encoding: Encoding,
+        /// Whether it gets the executable bits.
+        #[serde(default)]
+        executable: bool,
+    },
+    /// Runs a shell command; a non-zero exit fails the attempt.
+    Exec {
+        /// Given to `sh -c`.
+        command: String,
+        /// Folder it runs in; the work folder when absent.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        workdir: Option<String>,
+        /// Environment variables of this command only.
+        #[serde(default)]
+        env: BTreeMap<String, String>,
+    },
+}
+
+impl PrepareStep {
+    fn check(&self, at: &str, problems: &mut Vec<FieldProblem>) {
+        match self {
+            Self::WriteFile { path, .. }
+                if path.is_empty() || path.split('/').any(|p| p == "..") =>
+            {
+                problems.push(FieldProblem::new(
+                    format!("{at}.path"),
+                    "must be a file path without `..`",
+                    r#""src/main.py""#,
+                ));
+            }
+            Self::Exec { command, .. } if command.trim().is_empty() => {
+                problems.push(FieldProblem::new(
+                    format!("{at}.command"),
+                    "must be a shell command",
+                    r#""pip install -e .""#,
+                ));
+            }
+            Self::WriteFile { .. } | Self::Exec { .. } => {}
+        }
+    }
+}
+
+/// Where the reward of a command evaluator comes from.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum RewardSource {
+    /// 1.0 for exit code 0, else 0.0.
+    #[default]
+    ExitCode,
+    /// The last line of stdout that is a finite number. None, or a non-zero exit, is an error.
+    Stdout,
+}
+
+/// How a session's result becomes a reward.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields, remote = "Self")]
+pub enum EvaluatorSpec {
+    /// No reward.
+    None {},
+    /// A command run in the sandbox after the agent has ended.
+    Command {
+        /// Given to `sh -c`.
+        command: String,
+        /// Folder it runs in; the work folder when absent.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        workdir: Option<String>,
+        /// Environment variables of this command only.
+        #[serde(default)]
+        env: BTreeMap<String, String>,
+        /// Where the number comes from.
+        #[serde(default)]
+        reward: RewardSource,
+    },
+}
+
+short_form!(
+    EvaluatorSpec,
+    "\"none\", or an object such as {\"type\": \"command\", \"command\": \"pytest -q\"}",
+    |word| match word {
+        "none" => Ok(EvaluatorSpec::None {}),
+        other => Err(format!(
+            "unknown short form {other:?}; use \"none\" or \
+             {{\"type\": \"command\", \"command\": \"pytest -q\"}}"
+        )),
+    }
+);
+
+impl Default for EvaluatorSpec {
+    fn default() -> Self {
+        Self::None {}
+    }
+}
+
+impl EvaluatorSpec {
+    pub(super) fn check(&self, problems: &mut Vec<FieldProblem>) {
+        if let Self::Command { command, .. } = self
+            && command.trim().is_empty()
+        {
+            problems.push(FieldProblem::new(
+                "evaluator.command",
+                "must be a shell command",
+                r#""pytest -q tests/test_fix.py""#,
+            ));
+        }
+    }
+}
+
+/// How the calls of a session become traces.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema,
+)]
+#[serde(rename_all = "snake_case", remote = "Self")]
+pub enum TrajectoryStrategy {
+    /// One trace per call.
+    PerRequest,
+    /// One trace per chain of calls whose prompts extend each other token by token.
+    #[default]
+    PrefixMerging,
+}
+
+impl TrajectoryStrategy {
+    /// The name used in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::PerRequest => "per_request",
+            Self::PrefixMerging => "prefix_merging",
+        }
+    }
+}
+
+impl Serialize for TrajectoryStrategy {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        Self::serialize(self, s)
+    }
+}
+
+impl<'de> Deserialize<'de> for TrajectoryStrategy {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Long {
+            #[serde(rename = "type", with = "TrajectoryStrategy")]
+            kind: TrajectoryStrategy,
+        }
+        struct Either;
+        impl<'de> Visitor<'de> for Either {
+            type Value = TrajectoryStrategy;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("\"prefix_merging\" or \"per_request\", or an object with `type`")
+            }
+            fn visit_str<E: de::Error>(self, word: &str) -> Result<TrajectoryStrategy, E> {
+                TrajectoryStrategy::deserialize(de::value::StrDeserializer::new(word))
+            }
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<TrajectoryStrategy, A::Error> {
+                Long::deserialize(MapAccessDeserializer::new(map)).map(|long| long.kind)
+            }
+        }
+        d.deserialize_any(Either)
+    }
+}
+
+/// Time limits of the stages, in seconds. Each stage has its own, so that a session
+/// whose agent runs out of time is still graded and still yields its trajectory.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Budgets {
+    /// Sandbox up, files in, set-up commands done.
+    pub prepare_seconds: f64,
+    /// The harness, from its start.
+    pub run_seconds: f64,
+    /// Trajectory built and result evaluated.
+    pub grade_seconds: f64,
+}
+
+impl Default for Budgets {
+    fn default() -> Self {
+        Self { prepare_seconds: 600.0, run_seconds: 1800.0, grade_seconds: 600.0 }
+    }
+}
+
+impl Budgets {
+    pub(super) fn check(&self, problems: &mut Vec<FieldProblem>) {
+        /// Thirty days: longer than any run, short enough for every timer.
+        const MOST: f64 = 2_592_000.0;
+        for (field, value) in [
+            ("prepare_seconds", self.prepare_seconds),
+            ("run_seconds", self.run_seconds),
+            ("grade_seconds", self.grade_seconds),
+        ] {
+            if !value.is_finite() || value <= 0.0 || value > MOST {
+                problems.push(FieldProblem::new(
+                    format!("budgets.{field}"),
+                    format!("must be above 0 and at most {MOST} seconds"),
+                    "600",
+                ));
+            }
+        }
+    }
+}
+
+/// Who is told when a session ends.
+#[derive(Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields, remote = "Self")]
+pub struct Callback {
+    /// Receives a POST for each ended session.
+    pub url: String,
+    /// Key of the HMAC-SHA256 signature in the `polar-signature` header.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret: Option<String>,
+}
+
+short_form!(Callback, "a URL, or an object with `url` and `secret`", |word| Ok(Callback {
+    url: word.to_owned(),
+    secret: None
+}));
+
+impl fmt::Debug for Callback {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let secret = self.secret.as_ref().map(|_| "…");
+        f.debug_struct("Callback").field("url", &self.url).field("secret", &secret).finish()
+    }
+}
+
+impl Callback {
+    pub(super) fn check(&self, problems: &mut Vec<FieldProblem>) {
+        if !(self.url.starts_with("http://") || self.url.starts_with("https://")) {
+            problems.push(FieldProblem::new(
+                "callback.url",
+                "must be an http or https URL",
+                r#""http://trainer:9000/results""#,
+            ));
+        }
+    }
+}
