@@ -8,9 +8,11 @@
 //! What a dialect says and Polar does not act on stays in a `rest` map and is carried
 //! through, or is refused with an error in that dialect's own shape.
 
+pub mod loss;
 pub mod reply;
 pub mod request;
 
+pub use loss::{Loss, LossKind};
 pub use reply::{FinishReason, Reply, ReplyEnd, ReplyEvent, ReplyHead, Usage};
 pub use request::{
     Block, Dialect, ImageSource, Message, Request, Role, Sampling, Tool, ToolChoice,

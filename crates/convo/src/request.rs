@@ -1,5 +1,6 @@
 //! What a harness asks for, in one shape for all dialects.
 
+use crate::loss::Loss;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -32,8 +33,32 @@ pub struct Request {
     pub stream: bool,
     /// Whether a Chat stream ends with a usage chunk.
     pub include_usage: bool,
-    /// Fields carried to the engine as they are (Chat), or known to be without effect on it.
+    /// Fields carried to the engine as they are, in the engine's own (Chat) spelling.
     pub rest: Map<String, Value>,
+    /// Fields kept for the record but not sent: labels without effect on sampling, for example
+    /// `metadata`, and fields named in `losses`.
+    pub unsent: Map<String, Value>,
+    /// What the translation could not keep, one entry a kind.
+    pub losses: Vec<Loss>,
+}
+
+impl Request {
+    /// An empty conversation.
+    pub fn new(dialect: Dialect, model: impl Into<String>) -> Self {
+        Self {
+            dialect,
+            model: model.into(),
+            messages: Vec::new(),
+            tools: Vec::new(),
+            tool_choice: None,
+            sampling: Sampling::default(),
+            stream: false,
+            include_usage: false,
+            rest: Map::new(),
+            unsent: Map::new(),
+            losses: Vec::new(),
+        }
+    }
 }
 
 /// Sampling parameters; `None` leaves the engine's default.
@@ -84,6 +109,18 @@ pub struct Message {
     pub blocks: Vec<Block>,
     /// Fields Polar does not act on, for example `name`; `cache_control` is dropped on decode.
     pub rest: Map<String, Value>,
+}
+
+impl Message {
+    /// A message of some blocks and nothing else.
+    pub fn new(role: Role, blocks: Vec<Block>) -> Self {
+        Self { role, blocks, rest: Map::new() }
+    }
+
+    /// A message of one text.
+    pub fn text(role: Role, text: impl Into<String>) -> Self {
+        Self::new(role, vec![Block::Text(text.into())])
+    }
 }
 
 /// A piece of a message.

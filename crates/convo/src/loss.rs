@@ -1,0 +1,74 @@
+//! What a translation could not keep.
+//!
+//! Nothing is dropped in silence: a decoder either refuses a field, carries it, or
+//! writes a loss with a stable name, which the record keeps and the node counts.
+
+use serde::{Deserialize, Serialize};
+
+/// A kind of loss. The names are stable: they are metric labels and stand in records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LossKind {
+    /// Prompt-cache marks; engines cache prefixes by themselves.
+    CacheControlDropped,
+    /// Claude Code's billing line in the system text, which Anthropic's servers keep from the
+    /// model as well. It would break every prefix.
+    BillingHeaderDropped,
+    /// The opaque mark on reasoning; an engine has no use for it.
+    ThinkingSignatureDropped,
+    /// The wish for a reasoning mode or budget; the model's template decides.
+    ThinkingConfigIgnored,
+    /// The wish for an effort level.
+    EffortIgnored,
+    /// The wish to have the server edit the history; it is sent as it came.
+    ContextManagementIgnored,
+    /// The flag that a tool failed; its text is kept.
+    ToolErrorFlagDropped,
+    /// The wish to show a tool to the model only later; it is shown at once.
+    ToolDeferLoadingIgnored,
+    /// A field of a tool that engines have no place for.
+    ToolFieldDropped,
+    /// A block engines have no place for, given to the model as JSON text.
+    BlockAsText,
+    /// Several text blocks given to the model as one text, joined with line ends.
+    TextBlocksJoined,
+    /// The order between reasoning, text and calls of one turn; engines take each kind together.
+    BlockOrderFlattened,
+    /// `developer` messages given to the model as `system`, the role templates know.
+    DeveloperAsSystem,
+    /// A field Polar does not know, kept in the record but not acted on.
+    UnknownFieldIgnored,
+}
+
+impl LossKind {
+    /// The name kept in records and metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::CacheControlDropped => "cache_control_dropped",
+            Self::BillingHeaderDropped => "billing_header_dropped",
+            Self::ThinkingSignatureDropped => "thinking_signature_dropped",
+            Self::ThinkingConfigIgnored => "thinking_config_ignored",
+            Self::EffortIgnored => "effort_ignored",
+            Self::ContextManagementIgnored => "context_management_ignored",
+            Self::ToolErrorFlagDropped => "tool_error_flag_dropped",
+            Self::ToolDeferLoadingIgnored => "tool_defer_loading_ignored",
+            Self::ToolFieldDropped => "tool_field_dropped",
+            Self::BlockAsText => "block_as_text",
+            Self::TextBlocksJoined => "text_blocks_joined",
+            Self::BlockOrderFlattened => "block_order_flattened",
+            Self::DeveloperAsSystem => "developer_as_system",
+            Self::UnknownFieldIgnored => "unknown_field_ignored",
+        }
+    }
+}
+
+/// One kind of loss in one request.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Loss {
+    /// What kind.
+    pub kind: LossKind,
+    /// Path of the first field it concerns, for example `messages[2].content[0].cache_control`.
+    pub field: String,
+    /// How many fields it concerns.
+    pub count: u32,
+}
