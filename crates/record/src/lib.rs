@@ -1,12 +1,77 @@
 //! The journal: what the gateway writes down of a session, call by call.
 //!
-//! One append-only file per attempt. A record is checksummed and versioned; a reader
-//! survives a torn tail. Prompts are stored as deltas against earlier calls, so that a
-//! session's journal is as large as its tokens and not as turns × context.
+//! One append-only file per attempt, written by one [`JournalWriter`] and read back as a
+//! [`RecordedSession`]. This crate owns the file format and nothing else: it does not
+//! judge what is trainable, and knows neither HTTP nor engines nor clocks.
+//!
+//! # Invariants
+//!
+//! 1. When [`JournalWriter::append_call`] has returned, the call is in the file: killing
+//!    the process loses nothing. One record is one `write`.
+//! 2. A record that is whole in the file is read back, whatever lies behind it. Reading
+//!    stops at the first frame that is cut or wrong, and says so ([`RecordedSession::damage`]).
+//! 3. Numbers come back bit for bit, holes as holes. Nothing is filled in.
+//! 4. The file, the writer and the reader grow with the session's distinct tokens and
+//!    messages, not with calls × context: each call is stored as what it adds.
+//!
+//! # Format
+//!
+//! All numbers are little-endian. A file is `"POLARJNL"`, major version `u16`, minor version
+//! `u16`, then frames:
+//!
+//! | bytes | field |
+//! |---|---|
+//! | 4 | length of the payload, `u32` |
+//! | 4 | CRC-32 (IEEE) of length, kind and payload |
+//! | 1 | kind |
+//! | … | payload |
+//!
+//! A reader refuses a larger major version. It skips kinds it does not know when the minor
+//! version is larger than its own, and takes them for damage otherwise.
+//!
+//! | kind | payload |
+//! |---|---|
+//! | 1 session | [`SessionHeader`] as JSON; the first frame, once |
+//! | 2 call | see below; calls are counted from 0 in the order of their frames |
+//! | 3 delivery | `u32` index of the call, `u8` 1 when the reply reached the harness, else 0; the last one counts |
+//! | 4 end | `u32` number of calls; the last frame, absent when the session was not closed |
+//!
+//! A call's payload is a JSON text, then its numbers:
+//!
+//! | field | meaning |
+//! |---|---|
+//! | `u32`, bytes | length of the JSON text, the text |
+//! | `u8` | bit 0: prompt ids are given; bit 1: sampled ids are given |
+//! | `u32`, `u32`s | prompt ids behind the shared part: count, ids; none when not given |
+//! | `u32`, `u32`s | sampled ids: count, ids; none when not given |
+//! | `u32`, `u8`, bits, `f32`s | logprobs: count; 1 when a bitmap follows; bitmap, lowest bit first, set where there is a logprob; the logprobs that are there |
+//!
+//! The JSON text is an object:
+//!
+//! | key | meaning |
+//! |---|---|
+//! | `meta` | [`CallMeta`] |
+//! | `values` | JSON values (messages, tools) seen for the first time in this file; they are numbered from 0 over the whole file, in order |
+//! | `messages` | `base`: an earlier call, or null; `shared`: how many of its messages, its reply counted as the last, begin this call's; `tail`: the numbers of the messages after them |
+//! | `reply` | number of the reply |
+//! | `tools` | number of the tools, or null |
+//! | `prompt` | `base`: an earlier call, or null; `shared`: how many of its tokens, sampled ones after prompt, begin this call's prompt |
+
+mod encode;
+mod frame;
+mod prefix_tree;
+mod session;
+mod values;
+mod writer;
+
+pub use prefix_tree::{Position, PrefixTree};
+pub use session::{Damage, Nearest, RecordedCall, RecordedSession};
+pub use writer::{Durability, JournalWriter};
 
 use polar_types::{CallId, GroupId, SessionId, TaskId, WeightSpan};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use std::path::PathBuf;
 
 /// First record of a journal.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -85,4 +150,58 @@ pub struct CallMeta {
     /// Error, when it ended in one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+}
+
+/// Why a journal could not be written or read.
+#[derive(Debug, thiserror::Error)]
+pub enum JournalError {
+    /// The file system refused.
+    #[error("cannot {doing} the journal {path}: {source}")]
+    Io {
+        /// What was tried, for example `write to`.
+        doing: &'static str,
+        /// Which file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The source of bytes failed.
+    #[error("cannot read the journal: {0}")]
+    Read(#[from] std::io::Error),
+    /// The bytes are something else.
+    #[error("this is not a journal: it does not begin with `POLARJNL` and a version")]
+    NotAJournal,
+    /// Written by a newer Polar.
+    #[error(
+        "the journal has format version {found}, this Polar reads up to version {known}: \
+         read it with the version that wrote it or a newer one"
+    )]
+    NewerFormat {
+        /// Major version of the file.
+        found: u16,
+        /// Largest major version that is read here.
+        known: u16,
+    },
+    /// The first frame is missing or damaged, so it is not known whose calls follow.
+    #[error("the journal's session header is damaged at byte {}: {}", .0.offset, .0.what)]
+    Header(Damage),
+    /// A record is longer than a frame can be.
+    #[error("the record takes more than 4 GiB, which a journal cannot hold in one frame")]
+    TooLarge,
+    /// Something could not be written as JSON.
+    #[error("cannot write the record as JSON: {0}")]
+    Json(#[from] serde_json::Error),
+    /// A delivery was reported for a call that is not in the journal.
+    #[error("there is no call {index} in this journal, it has {calls} so far")]
+    UnknownCall {
+        /// The call that was named.
+        index: u32,
+        /// Calls written so far.
+        calls: u32,
+    },
+    /// An earlier write failed half-way and could not be undone.
+    #[error(
+        "the journal is unusable after an earlier failed write; end this attempt and start another"
+    )]
+    Unusable,
 }
