@@ -7,13 +7,30 @@
 //!
 //! What a dialect says and Polar does not act on stays in a `rest` map and is carried
 //! through, or is refused with an error in that dialect's own shape.
+//!
+//! A dialect is a variant of [`Dialect`] and a module with `decode`, `reply`, `error` and
+//! `models`; the modules at this level hold what all dialects share and dispatch to them.
 
+mod chat;
+mod messages;
+
+pub mod decode;
+pub mod engine_chat;
+pub mod error;
 pub mod loss;
+pub mod models;
 pub mod reply;
 pub mod request;
+pub mod stream;
 
+pub use decode::DecodeError;
+pub use engine_chat::{apply_pins, chat_messages, chat_tools, encode_engine_chat, reply_message};
+pub use error::{ApiError, ContextUse, ErrorResponse, error_response};
 pub use loss::{Loss, LossKind};
-pub use reply::{FinishReason, Reply, ReplyEnd, ReplyEvent, ReplyHead, Usage};
+pub use messages::reply::UNPARSED_ARGUMENTS;
+pub use models::{ModelInfo, model_body, models_body, token_count_body};
+pub use reply::{FinishReason, Reply, ReplyBlock, ReplyEnd, ReplyEvent, ReplyHead, Usage};
 pub use request::{
     Block, Dialect, ImageSource, Message, Request, Role, Sampling, Tool, ToolChoice,
 };
+pub use stream::{StreamEncoder, unary_body};

@@ -14,8 +14,6 @@ pub enum LossKind {
     /// Claude Code's billing line in the system text, which Anthropic's servers keep from the
     /// model as well. It would break every prefix.
     BillingHeaderDropped,
-    /// The opaque mark on reasoning; an engine has no use for it.
-    ThinkingSignatureDropped,
     /// The wish for a reasoning mode or budget; the model's template decides.
     ThinkingConfigIgnored,
     /// The wish for an effort level.
@@ -46,7 +44,6 @@ impl LossKind {
         match self {
             Self::CacheControlDropped => "cache_control_dropped",
             Self::BillingHeaderDropped => "billing_header_dropped",
-            Self::ThinkingSignatureDropped => "thinking_signature_dropped",
             Self::ThinkingConfigIgnored => "thinking_config_ignored",
             Self::EffortIgnored => "effort_ignored",
             Self::ContextManagementIgnored => "context_management_ignored",

@@ -40,6 +40,17 @@ pub enum ReplyEvent {
     },
 }
 
+impl ReplyEvent {
+    /// Whether nothing is new in it.
+    pub fn is_empty(&self) -> bool {
+        match self {
+            Self::Text(more) | Self::Reasoning(more) => more.is_empty(),
+            Self::ToolArguments { fragment, .. } => fragment.is_empty(),
+            Self::ToolCall { .. } => false,
+        }
+    }
+}
+
 /// Why a reply ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

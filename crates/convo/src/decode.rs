@@ -1,0 +1,191 @@
+//! From a request's bytes to a [`Request`]: the entry and what both dialects share.
+//!
+//! Requests are read as JSON values and taken apart by moving, so long texts are copied
+//! once and every error can name the path of its field. The path is only spelled out
+//! when there is an error.
+
+use crate::error::ApiError;
+use crate::loss::{Loss, LossKind};
+use crate::{Dialect, Request, chat, messages};
+use polar_types::ErrorClass;
+use serde_json::{Map, Value};
+use std::fmt;
+
+/// What is wrong with a request.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{}{problem}; {mend}", field_prefix(field))]
+pub struct DecodeError {
+    /// Path of the field, for example `messages[2].content[0].type`; empty for the whole body.
+    pub field: String,
+    /// What is wrong with it.
+    pub problem: String,
+    /// What would be right.
+    pub mend: String,
+}
+
+fn field_prefix(field: &str) -> String {
+    if field.is_empty() { String::new() } else { format!("{field}: ") }
+}
+
+impl From<DecodeError> for ApiError {
+    fn from(error: DecodeError) -> Self {
+        let message = error.to_string();
+        let field = (!error.field.is_empty()).then_some(error.field);
+        Self { field, ..Self::new(ErrorClass::Invalid, message) }
+    }
+}
+
+impl Dialect {
+    /// Reads a generation request.
+    pub fn decode_request(self, body: &[u8]) -> Result<Request, DecodeError> {
+        let body = json_object(body)?;
+        match self {
+            Self::Chat => chat::decode::decode(body),
+            Self::Messages => messages::decode::decode(body, messages::decode::Purpose::Generate),
+        }
+    }
+
+    /// Reads the question how many tokens a prompt has: a request that need not say how
+    /// much to sample.
+    pub fn decode_count_request(self, body: &[u8]) -> Result<Request, DecodeError> {
+        let body = json_object(body)?;
+        match self {
+            Self::Chat => chat::decode::decode(body),
+            Self::Messages => messages::decode::decode(body, messages::decode::Purpose::Count),
+        }
+    }
+}
+
+fn json_object(body: &[u8]) -> Result<Map<String, Value>, DecodeError> {
+    match serde_json::from_slice(body) {
+        Ok(Value::Object(map)) => Ok(map),
+        Ok(other) => Err(Path::Root.wrong_kind(&other, "a JSON object")),
+        Err(error) => {
+            Err(Path::Root.error(format!("the body is not JSON ({error})"), "send a JSON object"))
+        }
+    }
+}
+
+/// Where in the body a value stands.
+#[derive(Clone, Copy)]
+pub(crate) enum Path<'a> {
+    Root,
+    Field(&'a Path<'a>, &'a str),
+    Index(&'a Path<'a>, usize),
+}
+
+impl<'a> Path<'a> {
+    pub(crate) fn field(&'a self, name: &'a str) -> Path<'a> {
+        Path::Field(self, name)
+    }
+
+    pub(crate) fn index(&'a self, index: usize) -> Path<'a> {
+        Path::Index(self, index)
+    }
+
+    pub(crate) fn error(&self, problem: impl Into<String>, mend: impl Into<String>) -> DecodeError {
+        DecodeError { field: self.to_string(), problem: problem.into(), mend: mend.into() }
+    }
+
+    pub(crate) fn missing(&self, mend: impl Into<String>) -> DecodeError {
+        self.error("is missing", mend)
+    }
+
+    pub(crate) fn wrong_kind(&self, value: &Value, wanted: &str) -> DecodeError {
+        self.error(format!("is {}", kind_of(value)), format!("send {wanted}"))
+    }
+
+    pub(crate) fn string(&self, value: Value) -> Result<String, DecodeError> {
+        match value {
+            Value::String(text) => Ok(text),
+            other => Err(self.wrong_kind(&other, "a string")),
+        }
+    }
+
+    pub(crate) fn list(&self, value: Value) -> Result<Vec<Value>, DecodeError> {
+        match value {
+            Value::Array(items) => Ok(items),
+            other => Err(self.wrong_kind(&other, "a list")),
+        }
+    }
+
+    pub(crate) fn object(&self, value: Value) -> Result<Map<String, Value>, DecodeError> {
+        match value {
+            Value::Object(map) => Ok(map),
+            other => Err(self.wrong_kind(&other, "an object")),
+        }
+    }
+
+    pub(crate) fn bool(&self, value: &Value) -> Result<bool, DecodeError> {
+        value.as_bool().ok_or_else(|| self.wrong_kind(value, "true or false"))
+    }
+
+    pub(crate) fn number(&self, value: &Value) -> Result<f64, DecodeError> {
+        value.as_f64().ok_or_else(|| self.wrong_kind(value, "a number"))
+    }
+
+    pub(crate) fn integer(&self, value: &Value) -> Result<i64, DecodeError> {
+        value.as_i64().ok_or_else(|| self.wrong_kind(value, "a whole number"))
+    }
+
+    /// A count of at least 1.
+    pub(crate) fn count(&self, value: &Value) -> Result<u64, DecodeError> {
+        match value.as_u64() {
+            Some(count) if count > 0 => Ok(count),
+            _ => Err(self.error(format!("is {value}"), "send a whole number of at least 1")),
+        }
+    }
+
+    /// Stop strings: an empty one would end every reply at once.
+    pub(crate) fn stop_strings(&self, value: Value) -> Result<Vec<String>, DecodeError> {
+        let mut strings = Vec::new();
+        for (i, item) in self.list(value)?.into_iter().enumerate() {
+            let at = self.index(i);
+            let text = at.string(item)?;
+            if text.is_empty() {
+                return Err(at.error("is empty", "send a string of at least one character"));
+            }
+            strings.push(text);
+        }
+        Ok(strings)
+    }
+}
+
+impl fmt::Display for Path<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Root => Ok(()),
+            Self::Field(Path::Root, name) => f.write_str(name),
+            Self::Field(parent, name) => write!(f, "{parent}.{name}"),
+            Self::Index(parent, index) => write!(f, "{parent}[{index}]"),
+        }
+    }
+}
+
+fn kind_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a truth value",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}
+
+/// Collects losses, one entry a kind.
+#[derive(Default)]
+pub(crate) struct Losses(Vec<Loss>);
+
+impl Losses {
+    pub(crate) fn note(&mut self, kind: LossKind, at: &Path<'_>) {
+        match self.0.iter_mut().find(|loss| loss.kind == kind) {
+            Some(loss) => loss.count += 1,
+            None => self.0.push(Loss { kind, field: at.to_string(), count: 1 }),
+        }
+    }
+
+    pub(crate) fn into_vec(self) -> Vec<Loss> {
+        self.0
+    }
+}

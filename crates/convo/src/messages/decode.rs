@@ -1,0 +1,485 @@
+//! Messages requests to [`Request`].
+//!
+//! Engines do not speak this dialect, so nothing can be carried to them unread: each field is
+//! translated, is a label kept for the record, is written down as a loss, or is refused where
+//! leaving it out would change what the model is told or may do.
+
+use super::reply::UNPARSED_ARGUMENTS;
+use crate::decode::{DecodeError, Losses, Path};
+use crate::loss::LossKind;
+use crate::{Block, Dialect, ImageSource, Message, Request, Role, Tool, ToolChoice};
+use serde_json::{Map, Value, json};
+
+/// What the request is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    Generate,
+    /// A count needs no `max_tokens`.
+    Count,
+}
+
+/// Labels without effect on what is sampled.
+const LABELS: &[&str] =
+    &["metadata", "betas", "anthropic_beta", "anthropic_version", "service_tier", "speed"];
+
+/// Fields that cannot be served, with what to do instead.
+const REFUSED: &[(&str, &str)] = &[
+    ("container", "leave it out; the engine runs no code"),
+    ("mcp_servers", "connect the harness to the MCP servers and offer their tools in `tools`"),
+];
+
+/// Claude Code begins its system text with such a line. It changes between otherwise equal
+/// prompts, and Anthropic's servers take it out before the model sees it.
+const BILLING_HEADER: &str = "x-anthropic-billing-header:";
+
+pub(crate) fn decode(body: Map<String, Value>, purpose: Purpose) -> Result<Request, DecodeError> {
+    let root = Path::Root;
+    let mut request = Request::new(Dialect::Messages, "");
+    let mut losses = Losses::default();
+    let mut system = None;
+    for (name, value) in body {
+        if value.is_null() {
+            continue;
+        }
+        let at = root.field(&name);
+        let sampling = &mut request.sampling;
+        match name.as_str() {
+            "model" => request.model = at.string(value)?,
+            "system" => system = system_message(value, &at, &mut losses)?,
+            "messages" => request.messages = messages(value, &at, &mut losses)?,
+            "tools" => request.tools = tools(value, &at, &mut losses)?,
+            "tool_choice" => tool_choice(value, &at, &mut request, &mut losses)?,
+            "max_tokens" => sampling.max_tokens = Some(at.count(&value)?),
+            "temperature" => sampling.temperature = Some(at.number(&value)?),
+            "top_p" => sampling.top_p = Some(at.number(&value)?),
+            "top_k" => sampling.top_k = Some(at.integer(&value)?),
+            "stop_sequences" => sampling.stop = at.stop_strings(value)?,
+            "stream" => request.stream = at.bool(&value)?,
+            "cache_control" => losses.note(LossKind::CacheControlDropped, &at),
+            "output_config" => output_config(value, &at, &mut request, &mut losses)?,
+            "output_format" => output_format(value, &at, &mut request)?,
+            other => {
+                if let Some((_, mend)) = REFUSED.iter().find(|(field, _)| *field == other) {
+                    return Err(at.error("is not supported", *mend));
+                }
+                note_unsent(other, &value, &at, &mut losses);
+                request.unsent.insert(name, value);
+            }
+        }
+    }
+    request.messages.splice(0..0, system);
+    require(&request, purpose)?;
+    request.losses = losses.into_vec();
+    Ok(request)
+}
+
+fn require(request: &Request, purpose: Purpose) -> Result<(), DecodeError> {
+    let root = Path::Root;
+    if request.model.is_empty() {
+        return Err(root.field("model").missing("name a model, for example \"default\""));
+    }
+    if !request.messages.iter().any(|message| message.role != Role::System) {
+        return Err(root.field("messages").missing("send at least one message"));
+    }
+    if purpose == Purpose::Generate && request.sampling.max_tokens.is_none() {
+        return Err(root.field("max_tokens").missing("say how many tokens to sample at most"));
+    }
+    Ok(())
+}
+
+/// Writes down what is lost with a field that is not sent.
+fn note_unsent(name: &str, value: &Value, at: &Path<'_>, losses: &mut Losses) {
+    match name {
+        "thinking" => losses.note(LossKind::ThinkingConfigIgnored, at),
+        "context_management" if keeps_everything(value) => {}
+        "context_management" => losses.note(LossKind::ContextManagementIgnored, at),
+        label if LABELS.contains(&label) => {}
+        _ => losses.note(LossKind::UnknownFieldIgnored, at),
+    }
+}
+
+/// Whether the edits asked for are none, or only "clear the thinking of no turn".
+fn keeps_everything(context_management: &Value) -> bool {
+    let Some(edits) = context_management.get("edits").and_then(Value::as_array) else {
+        return context_management.as_object().is_some_and(Map::is_empty);
+    };
+    edits.iter().all(|edit| {
+        let kind = edit.get("type").and_then(Value::as_str).unwrap_or_default();
+        kind.starts_with("clear_thinking") && edit.get("keep").is_some_and(|keep| keep == "all")
+    })
+}
+
+fn output_config(
+    value: Value,
+    at: &Path<'_>,
+    request: &mut Request,
+    losses: &mut Losses,
+) -> Result<(), DecodeError> {
+    for (name, value) in at.object(value)? {
+        let at = at.field(&name);
+        match name.as_str() {
+            _ if value.is_null() => {}
+            "format" => output_format(value, &at, request)?,
+            "effort" => {
+                losses.note(LossKind::EffortIgnored, &at);
+                request.unsent.insert("effort".into(), value);
+            }
+            _ => losses.note(LossKind::UnknownFieldIgnored, &at),
+        }
+    }
+    Ok(())
+}
+
+/// Structured output, in the words engines know.
+fn output_format(value: Value, at: &Path<'_>, request: &mut Request) -> Result<(), DecodeError> {
+    let mut format = at.object(value)?;
+    if format.get("type").is_none_or(|kind| kind != "json_schema") {
+        return Err(at.field("type").error("is not known", "send \"json_schema\""));
+    }
+    let schema = format
+        .shift_remove("schema")
+        .ok_or_else(|| at.field("schema").missing("send the schema of the output"))?;
+    let response_format = json!({
+        "type": "json_schema",
+        "json_schema": {"name": "output", "schema": schema, "strict": true},
+    });
+    request.rest.insert("response_format".into(), response_format);
+    Ok(())
+}
+
+fn system_message(
+    value: Value,
+    at: &Path<'_>,
+    losses: &mut Losses,
+) -> Result<Option<Message>, DecodeError> {
+    let blocks = text_blocks(value, at, losses)?;
+    let mut kept = Vec::with_capacity(blocks.len());
+    for block in blocks {
+        match block {
+            Block::Text(text) if text.starts_with(BILLING_HEADER) => {
+                losses.note(LossKind::BillingHeaderDropped, at);
+                if let Some((_, rest)) = text.split_once('\n').filter(|(_, rest)| !rest.is_empty())
+                {
+                    kept.push(Block::Text(rest.to_owned()));
+                }
+            }
+            other => kept.push(other),
+        }
+    }
+    if kept.len() > 1 {
+        losses.note(LossKind::TextBlocksJoined, at);
+    }
+    Ok((!kept.is_empty()).then(|| Message::new(Role::System, kept)))
+}
+
+fn text_blocks(
+    value: Value,
+    at: &Path<'_>,
+    losses: &mut Losses,
+) -> Result<Vec<Block>, DecodeError> {
+    let blocks = content(value, at, losses)?;
+    match blocks.iter().position(|block| !matches!(block, Block::Text(_))) {
+        None => Ok(blocks),
+        Some(i) => Err(at.index(i).error("is not text", "send text blocks only")),
+    }
+}
+
+fn messages(value: Value, at: &Path<'_>, losses: &mut Losses) -> Result<Vec<Message>, DecodeError> {
+    let items = at.list(value)?;
+    let mut messages = Vec::with_capacity(items.len());
+    for (i, item) in items.into_iter().enumerate() {
+        let at = at.index(i);
+        messages.push(message(at.object(item)?, &at, losses)?);
+    }
+    Ok(messages)
+}
+
+fn message(
+    fields: Map<String, Value>,
+    at: &Path<'_>,
+    losses: &mut Losses,
+) -> Result<Message, DecodeError> {
+    let (mut role, mut content) = (None, None);
+    for (name, value) in fields {
+        let at = at.field(&name);
+        match name.as_str() {
+            "role" => role = Some(self::role(&at.string(value)?, &at)?),
+            "content" => content = Some(value),
+            "cache_control" => losses.note(LossKind::CacheControlDropped, &at),
+            _ if value.is_null() => {}
+            _ => losses.note(LossKind::UnknownFieldIgnored, &at),
+        }
+    }
+    let role = role.ok_or_else(|| at.field("role").missing("send the role of the message"))?;
+    let at = at.field("content");
+    let content = content.ok_or_else(|| at.missing("send a string or a list of blocks"))?;
+    let blocks = match role {
+        Role::System => text_blocks(content, &at, losses)?,
+        _ => self::content(content, &at, losses)?,
+    };
+    note_order(role, &blocks, &at, losses);
+    Ok(Message::new(role, blocks))
+}
+
+/// A conversation in this dialect may instruct in its midst.
+fn role(name: &str, at: &Path<'_>) -> Result<Role, DecodeError> {
+    match name {
+        "user" => Ok(Role::User),
+        "assistant" => Ok(Role::Assistant),
+        "system" => Ok(Role::System),
+        other => Err(at.error(format!("is {other:?}"), "send user, assistant or system")),
+    }
+}
+
+/// Writes down what chat messages cannot tell of the blocks of one message.
+fn note_order(role: Role, blocks: &[Block], at: &Path<'_>, losses: &mut Losses) {
+    if role != Role::Assistant {
+        let texts = |pair: &[Block]| matches!(pair, [Block::Text(_), Block::Text(_)]);
+        if blocks.windows(2).any(texts) {
+            losses.note(LossKind::TextBlocksJoined, at);
+        }
+        return;
+    }
+    let rank = |block: &Block| match block {
+        Block::Reasoning { .. } => 0,
+        Block::ToolCall { .. } => 2,
+        _ => 1,
+    };
+    if !blocks.is_sorted_by_key(rank) {
+        losses.note(LossKind::BlockOrderFlattened, at);
+    }
+}
+
+/// A string is the same as one text block, and empty texts say nothing.
+fn content(value: Value, at: &Path<'_>, losses: &mut Losses) -> Result<Vec<Block>, DecodeError> {
+    let items = match value {
+        Value::String(text) if text.is_empty() => return Ok(Vec::new()),
+        Value::String(text) => return Ok(vec![Block::Text(text)]),
+        Value::Array(items) => items,
+        other => return Err(at.wrong_kind(&other, "a string or a list of blocks")),
+    };
+    let mut blocks = Vec::with_capacity(items.len());
+    for (i, item) in items.into_iter().enumerate() {
+        let at = at.index(i);
+        let block = block(at.object(item)?, &at, losses)?;
+        if !matches!(&block, Block::Text(text) if text.is_empty()) {
+            blocks.push(block);
+        }
+    }
+    Ok(blocks)
+}
+
+fn block(
+    mut fields: Map<String, Value>,
+    at: &Path<'_>,
+    losses: &mut Losses,
+) -> Result<Block, DecodeError> {
+    if fields.shift_remove("cache_control").is_some() {
+        losses.note(LossKind::CacheControlDropped, &at.field("cache_control"));
+    }
+    let kind_at = at.field("type");
+    let kind = match fields.shift_remove("type") {
+        Some(kind) => kind_at.string(kind)?,
+        None => return Err(kind_at.missing("send the type of the block, for example \"text\"")),
+    };
+    let mut fields = Fields { fields, at };
+    let block = match kind.as_str() {
+        "text" => Block::Text(fields.string("text")?),
+        "thinking" => Block::Reasoning {
+            text: fields.string("thinking")?,
+            signature: fields.optional_string("signature")?.filter(|mark| !mark.is_empty()),
+        },
+        "tool_use" => Block::ToolCall {
+            id: fields.string("id")?,
+            name: fields.string("name")?,
+            arguments: arguments(fields.take("input")?, &at.field("input"))?,
+        },
+        "tool_result" => tool_result(&mut fields, losses)?,
+        "image" => Block::Image(image(fields.take("source")?, &at.field("source"))?),
+        "document" if is_text_document(&fields.fields) => fields.as_text(&kind, losses),
+        "tool_reference" | "search_result" => fields.as_text(&kind, losses),
+        other => {
+            return Err(kind_at.error(
+                format!("is {other:?}, which cannot be shown to this model"),
+                "send text, image, tool_use, tool_result or thinking blocks",
+            ));
+        }
+    };
+    fields.note_unread(losses);
+    Ok(block)
+}
+
+/// What is left of a block's fields while it is read.
+struct Fields<'a> {
+    fields: Map<String, Value>,
+    at: &'a Path<'a>,
+}
+
+impl Fields<'_> {
+    fn take(&mut self, name: &str) -> Result<Value, DecodeError> {
+        self.fields
+            .shift_remove(name)
+            .ok_or_else(|| self.at.field(name).missing("send it with the block"))
+    }
+
+    fn string(&mut self, name: &str) -> Result<String, DecodeError> {
+        let value = self.take(name)?;
+        self.at.field(name).string(value)
+    }
+
+    fn optional_string(&mut self, name: &str) -> Result<Option<String>, DecodeError> {
+        match self.fields.shift_remove(name) {
+            None | Some(Value::Null) => Ok(None),
+            Some(value) => self.at.field(name).string(value).map(Some),
+        }
+    }
+
+    /// The block as JSON text.
+    fn as_text(&mut self, kind: &str, losses: &mut Losses) -> Block {
+        losses.note(LossKind::BlockAsText, self.at);
+        let mut whole = Map::new();
+        whole.insert("type".into(), kind.into());
+        whole.append(&mut self.fields);
+        Block::Text(Value::Object(whole).to_string())
+    }
+
+    fn note_unread(self, losses: &mut Losses) {
+        for (name, value) in &self.fields {
+            if !value.is_null() {
+                losses.note(LossKind::UnknownFieldIgnored, &self.at.field(name));
+            }
+        }
+    }
+}
+
+/// Whether a document is text already; one that has to be converted first cannot be shown.
+fn is_text_document(fields: &Map<String, Value>) -> bool {
+    let source = fields.get("source").and_then(|source| source.get("type"));
+    matches!(source.and_then(Value::as_str), Some("text" | "content"))
+}
+
+/// A call's input as JSON text; undoes what [`super::reply`] does to arguments that were no
+/// object.
+fn arguments(input: Value, at: &Path<'_>) -> Result<String, DecodeError> {
+    let object = at.object(input)?;
+    match object.get(UNPARSED_ARGUMENTS) {
+        Some(Value::String(sampled)) if object.len() == 1 => Ok(sampled.clone()),
+        _ => Ok(Value::Object(object).to_string()),
+    }
+}
+
+fn tool_result(fields: &mut Fields<'_>, losses: &mut Losses) -> Result<Block, DecodeError> {
+    let call_id = fields.string("tool_use_id")?;
+    let content_at = fields.at.field("content");
+    let content = match fields.fields.shift_remove("content") {
+        None | Some(Value::Null) => Vec::new(),
+        Some(value) => content(value, &content_at, losses)?,
+    };
+    if let Some(i) = content.iter().position(|b| !matches!(b, Block::Text(_) | Block::Image(_))) {
+        return Err(content_at.index(i).error(
+            "cannot stand in a tool result",
+            "send text, image, document or tool_reference blocks",
+        ));
+    }
+    note_order(Role::Tool, &content, &content_at, losses);
+    let is_error = match fields.fields.shift_remove("is_error") {
+        None | Some(Value::Null) => false,
+        Some(value) => fields.at.field("is_error").bool(&value)?,
+    };
+    if is_error {
+        losses.note(LossKind::ToolErrorFlagDropped, &fields.at.field("is_error"));
+    }
+    Ok(Block::ToolResult { call_id, content, is_error })
+}
+
+fn image(source: Value, at: &Path<'_>) -> Result<ImageSource, DecodeError> {
+    let mut fields = Fields { fields: at.object(source)?, at };
+    match fields.string("type")?.as_str() {
+        "url" => Ok(ImageSource::Url(fields.string("url")?)),
+        "base64" => Ok(ImageSource::Base64 {
+            media_type: fields.string("media_type")?,
+            data: fields.string("data")?,
+        }),
+        other => Err(at.field("type").error(format!("is {other:?}"), "send base64 or url")),
+    }
+}
+
+fn tools(value: Value, at: &Path<'_>, losses: &mut Losses) -> Result<Vec<Tool>, DecodeError> {
+    let items = at.list(value)?;
+    let mut tools = Vec::with_capacity(items.len());
+    for (i, item) in items.into_iter().enumerate() {
+        let at = at.index(i);
+        tools.push(tool(at.object(item)?, &at, losses)?);
+    }
+    Ok(tools)
+}
+
+fn tool(
+    fields: Map<String, Value>,
+    at: &Path<'_>,
+    losses: &mut Losses,
+) -> Result<Tool, DecodeError> {
+    let mut tool =
+        Tool { name: String::new(), description: None, parameters: Value::Null, rest: Map::new() };
+    for (name, value) in fields {
+        let at = at.field(&name);
+        match name.as_str() {
+            _ if value.is_null() => {}
+            "type" if value == "custom" => {}
+            "type" => {
+                return Err(at.error(
+                    format!("is {value}, a tool that Anthropic's servers run or define"),
+                    "offer a tool with its own input_schema instead, or switch this one off",
+                ));
+            }
+            "name" => tool.name = at.string(value)?,
+            "description" => tool.description = Some(at.string(value)?),
+            "input_schema" => tool.parameters = Value::Object(at.object(value)?),
+            "strict" => {
+                tool.rest.insert(name, value);
+            }
+            "cache_control" => losses.note(LossKind::CacheControlDropped, &at),
+            "defer_loading" if value == true => {
+                losses.note(LossKind::ToolDeferLoadingIgnored, &at);
+            }
+            // Arguments always stream as they are sampled.
+            "defer_loading" | "eager_input_streaming" => {}
+            _ => losses.note(LossKind::ToolFieldDropped, &at),
+        }
+    }
+    if tool.name.is_empty() {
+        return Err(at.field("name").missing("name the tool"));
+    }
+    Ok(tool)
+}
+
+fn tool_choice(
+    value: Value,
+    at: &Path<'_>,
+    request: &mut Request,
+    losses: &mut Losses,
+) -> Result<(), DecodeError> {
+    let mut kind = String::new();
+    let mut tool = None;
+    for (name, value) in at.object(value)? {
+        let at = at.field(&name);
+        match name.as_str() {
+            "type" => kind = at.string(value)?,
+            "name" => tool = Some(at.string(value)?),
+            "disable_parallel_tool_use" if at.bool(&value)? => {
+                request.rest.insert("parallel_tool_calls".into(), Value::Bool(false));
+            }
+            "disable_parallel_tool_use" => {}
+            _ => losses.note(LossKind::UnknownFieldIgnored, &at),
+        }
+    }
+    request.tool_choice = Some(match (kind.as_str(), tool) {
+        ("auto", _) => ToolChoice::Auto,
+        ("any", _) => ToolChoice::Required,
+        ("none", _) => ToolChoice::None,
+        ("tool", Some(name)) => ToolChoice::Named(name),
+        ("tool", None) => return Err(at.field("name").missing("name the tool")),
+        _ => return Err(at.field("type").error("is not known", "send auto, any, tool or none")),
+    });
+    Ok(())
+}

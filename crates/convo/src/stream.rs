@@ -1,0 +1,143 @@
+//! Replies in the dialect of the harness: streamed event by event, or unary as a whole.
+
+use crate::chat::reply::ChatStream;
+use crate::error::ApiError;
+use crate::messages::reply::MessagesStream;
+use crate::reply::{FinishReason, Reply, ReplyEnd, ReplyEvent, ReplyHead};
+use crate::{Dialect, Request, chat, messages};
+use polar_types::ErrorClass;
+
+/// Writes one reply as a stream of the harness's dialect.
+///
+/// Owns the little that the dialect's order of events needs: which block is open, and
+/// whether the stream has begun and ended. After its end or an error nothing more is
+/// written, so a caller cannot make a stream that a client would misread.
+#[derive(Debug)]
+pub struct StreamEncoder {
+    writer: Writer,
+    phase: Phase,
+}
+
+#[derive(Debug)]
+enum Writer {
+    Chat(ChatStream),
+    Messages(MessagesStream),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Waiting,
+    Open,
+    Closed,
+}
+
+impl StreamEncoder {
+    /// An encoder for the reply to `request`.
+    pub fn new(dialect: Dialect, head: ReplyHead, request: &Request) -> Self {
+        let writer = match dialect {
+            Dialect::Chat => Writer::Chat(ChatStream::new(head, request.include_usage)),
+            Dialect::Messages => Writer::Messages(MessagesStream::new(head)),
+        };
+        Self { writer, phase: Phase::Waiting }
+    }
+
+    /// Begins the reply. Not needed: the first event or the end begins it as well.
+    pub fn start(&mut self, out: &mut Vec<u8>) {
+        if self.phase != Phase::Waiting {
+            return;
+        }
+        self.phase = Phase::Open;
+        match &self.writer {
+            Writer::Chat(writer) => writer.start(out),
+            Writer::Messages(writer) => writer.start(out),
+        }
+    }
+
+    /// Takes the next event in. Events in which nothing is new are left out: engines send them
+    /// for tokens their parsers hold back, and strict clients stumble over them.
+    ///
+    /// In Messages a call's arguments must come before the next block begins; if an engine mixes
+    /// calls, the stream ends with an error rather than with a call that lost its arguments.
+    pub fn event(&mut self, event: &ReplyEvent, out: &mut Vec<u8>) {
+        if event.is_empty() || self.phase == Phase::Closed {
+            return;
+        }
+        self.start(out);
+        let written = match &mut self.writer {
+            Writer::Chat(writer) => {
+                writer.event(event, out);
+                Ok(())
+            }
+            Writer::Messages(writer) => writer.event(event, out),
+        };
+        if let Err(error) = written {
+            self.error(&error, out);
+        }
+    }
+
+    /// Shows that the stream lives while the engine is silent. May come before the start.
+    pub fn keep_alive(&mut self, out: &mut Vec<u8>) {
+        match &self.writer {
+            _ if self.phase == Phase::Closed => {}
+            Writer::Chat(writer) => writer.keep_alive(out),
+            Writer::Messages(_) => MessagesStream::keep_alive(out),
+        }
+    }
+
+    /// Ends the reply. A reply that the engine gave up ends in an error (see
+    /// [`ReplyEnd::as_error`]), so that the harness asks again instead of acting on half a call.
+    pub fn end(&mut self, end: &ReplyEnd, out: &mut Vec<u8>) {
+        if let Some(error) = end.as_error() {
+            return self.error(&error, out);
+        }
+        if self.phase == Phase::Closed {
+            return;
+        }
+        self.start(out);
+        self.phase = Phase::Closed;
+        match &mut self.writer {
+            Writer::Chat(writer) => writer.end(end, out),
+            Writer::Messages(writer) => writer.end(end, out),
+        }
+    }
+
+    /// Ends the stream with an error, at any point.
+    pub fn error(&mut self, error: &ApiError, out: &mut Vec<u8>) {
+        if self.phase == Phase::Closed {
+            return;
+        }
+        self.phase = Phase::Closed;
+        match &self.writer {
+            Writer::Chat(_) => ChatStream::error(error, out),
+            Writer::Messages(_) => MessagesStream::error(error, out),
+        }
+    }
+
+    /// Whether the end or an error has been written.
+    pub fn is_closed(&self) -> bool {
+        self.phase == Phase::Closed
+    }
+}
+
+impl ReplyEnd {
+    /// The error that stands for a reply the engine ended early: answered with it, harnesses
+    /// repeat the call. Ask before [`unary_body`].
+    pub fn as_error(&self) -> Option<ApiError> {
+        (self.finish == FinishReason::Abort).then(|| {
+            ApiError::new(
+                ErrorClass::Overloaded,
+                "the engine ended this reply before it was complete, as it does when its weights \
+                 are updated; send the request again",
+            )
+        })
+    }
+}
+
+/// A whole reply as one body. An aborted reply reads as one cut by the token limit; send
+/// [`ReplyEnd::as_error`] instead.
+pub fn unary_body(dialect: Dialect, head: &ReplyHead, reply: &Reply, end: &ReplyEnd) -> Vec<u8> {
+    match dialect {
+        Dialect::Chat => chat::reply::unary(head, reply, end),
+        Dialect::Messages => messages::reply::unary(head, reply, end),
+    }
+}
