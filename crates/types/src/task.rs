@@ -6,6 +6,7 @@
 //! unchecked one.
 
 mod spec;
+mod written;
 
 pub use spec::{
     Budgets, Callback, Encoding, EvaluatorSpec, HarnessSpec, Network, PrepareStep, RewardSource,
@@ -28,12 +29,15 @@ pub struct TaskRequest {
     #[serde(default)]
     pub instruction: String,
     /// Which agent program: a name (`"pi"`) or an object.
+    #[schema(value_type = written::HarnessSpecOrWord)]
     pub harness: HarnessSpec,
     /// Where it runs: a name (`"local"`, `"docker"`) or an object.
     #[serde(default)]
+    #[schema(value_type = written::RuntimeSpecOrWord)]
     pub runtime: RuntimeSpec,
     /// How the result is graded: `"none"` or an object.
     #[serde(default)]
+    #[schema(value_type = written::EvaluatorSpecOrWord)]
     pub evaluator: EvaluatorSpec,
     /// How calls become traces: a name (`"prefix_merging"`) or an object.
     #[serde(default)]
@@ -58,6 +62,7 @@ pub struct TaskRequest {
     pub priority: i32,
     /// URL told about each ended session: a string or an object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<written::CallbackOrWord>)]
     pub callback: Option<Callback>,
     /// Carried through to every result, untouched.
     #[serde(default)]
