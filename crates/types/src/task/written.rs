@@ -15,7 +15,7 @@ macro_rules! or_word {
             /// The short form.
             Word(String),
             /// The full object.
-            Object($part),
+            Object(Box<$part>),
         }
     };
 }
