@@ -1,1 +1,65 @@
-fn main() {}
+//! Tasks of the repository itself: `cargo xtask test` is the command that passes all
+//! tests, for people and for CI alike.
+
+#![allow(clippy::print_stdout, reason = "its output is for the person or CI that runs it")]
+
+mod command;
+mod suites;
+
+use anyhow::{Result, bail};
+use clap::{Parser, Subcommand};
+
+#[derive(Debug, Parser)]
+#[command(about = "Tasks of the Polar repository")]
+struct Cli {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Debug, Subcommand)]
+enum Task {
+    /// Run tests: all that need nothing but Rust, Python 3.11, Node 20 and a network for
+    /// package registries, or the suites named.
+    Test {
+        /// Suites to run instead of the default ones.
+        #[arg(long = "suite", value_name = "NAME")]
+        suites: Vec<String>,
+    },
+    /// List the suites with what each needs.
+    Suites,
+}
+
+fn main() -> Result<()> {
+    match Cli::parse().task {
+        Task::Test { suites } => test(&suites),
+        Task::Suites => {
+            for suite in suites::ALL {
+                let kind = if suite.default { "default" } else { "by name" };
+                println!("{:10} {kind:8} {}", suite.name, suite.about);
+            }
+            Ok(())
+        }
+    }
+}
+
+fn test(names: &[String]) -> Result<()> {
+    let chosen = suites::choose(names)?;
+    let mut total = command::Counts::default();
+    let mut failed = Vec::new();
+    for suite in chosen {
+        println!("\n━━ {}: {}", suite.name, suite.about);
+        match (suite.run)() {
+            Ok(counts) => total.add(counts),
+            Err(error) => {
+                println!("━━ {} failed: {error:#}", suite.name);
+                total.failed += 1;
+                failed.push(suite.name);
+            }
+        }
+    }
+    println!("\n{} passed, {} failed", total.passed, total.failed);
+    if failed.is_empty() {
+        return Ok(());
+    }
+    bail!("failed: {}", failed.join(", "))
+}

@@ -14,6 +14,16 @@ pub enum Dialect {
     Messages,
 }
 
+impl Dialect {
+    /// The name kept in records.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Chat => "chat",
+            Self::Messages => "messages",
+        }
+    }
+}
+
 /// One generation request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Request {

@@ -41,6 +41,15 @@ impl StreamEncoder {
         Self { writer, phase: Phase::Waiting }
     }
 
+    /// Notes the prompt's length once the engine has told it. Without effect after
+    /// [`StreamEncoder::start`].
+    pub fn set_prompt_tokens(&mut self, tokens: u64) {
+        match &mut self.writer {
+            Writer::Chat(_) => {}
+            Writer::Messages(writer) => writer.set_prompt_tokens(tokens),
+        }
+    }
+
     /// Begins the reply. Not needed: the first event or the end begins it as well.
     pub fn start(&mut self, out: &mut Vec<u8>) {
         if self.phase != Phase::Waiting {

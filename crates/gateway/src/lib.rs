@@ -2,19 +2,40 @@
 //!
 //! Owns the open sessions (secret → session) and nothing else. Knows neither tasks
 //! nor sandboxes nor the server; whoever opens a session says where its journal goes.
+//!
+//! Invariants:
+//! - A call is in its session's journal before the harness gets the end of its reply.
+//! - Every call that reached the engine gets exactly one record, also when the harness
+//!   hangs up, the engine fails or the session closes while it runs.
+//! - Hanging up drops the engine's stream, which cancels the generation.
 
-use polar_engine::Engine;
-use polar_record::SessionHeader;
-use polar_types::SamplingPins;
-use std::path::PathBuf;
-use std::sync::Arc;
+mod auth;
+mod call;
+mod generate;
+mod listen;
+mod pages;
+mod reply;
+mod session;
+
+pub use listen::{serve_tcp, serve_unix};
+pub use session::{Activity, NotJournalled, SessionHandle, SessionOptions};
+
+use crate::session::Session;
+use axum::Router;
+use polar_engine::{Engine, EngineInfo};
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 /// What all sessions share.
 #[derive(Debug, Clone)]
 pub struct GatewayConfig {
-    /// Silence on a stream after which a keep-alive is sent.
+    /// Silence on a stream after which a keep-alive is sent. Below the shortest idle
+    /// limit of a known harness (15 s is common).
     pub keep_alive: Duration,
+    /// How long the response headers wait for the engine to accept a streamed call.
+    /// Until then an engine's refusal still becomes a proper HTTP status.
+    pub header_wait: Duration,
     /// Longest a call may take from request to last token.
     pub call_timeout: Duration,
     /// Largest request body, in bytes.
@@ -23,63 +44,73 @@ pub struct GatewayConfig {
     pub max_calls_per_session: usize,
 }
 
-/// How to open a session.
-#[derive(Debug, Clone)]
-pub struct SessionOptions {
-    /// Goes to the front of the journal; its `engine` is filled in by the gateway.
-    pub header: SessionHeader,
-    /// File the calls are written to; made new.
-    pub journal: PathBuf,
-    /// Replace what the harness sends.
-    pub sampling: SamplingPins,
-}
-
-/// The proxy.
-pub struct Gateway {
-    _engine: Arc<dyn Engine>,
-}
-
-/// An open session. Closing is explicit: dropping it leaves the secret valid.
-pub struct SessionHandle {
-    _private: (),
+impl Default for GatewayConfig {
+    fn default() -> Self {
+        Self {
+            keep_alive: Duration::from_secs(5),
+            header_wait: Duration::from_secs(10),
+            call_timeout: Duration::from_secs(1800),
+            max_body_bytes: 64 << 20,
+            max_calls_per_session: 64,
+        }
+    }
 }
 
 /// Why a session could not be opened or closed.
 #[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct GatewayError(pub String);
+pub enum GatewayError {
+    /// The journal cannot be written.
+    #[error(transparent)]
+    Journal(#[from] polar_record::JournalError),
+    /// A running call could not be written when the session closed.
+    #[error("a running call was not recorded: {0}")]
+    Call(#[from] NotJournalled),
+    /// The operating system gave no random bytes for a secret.
+    #[error("no random bytes for a session secret: {0}")]
+    Random(String),
+}
+
+/// The proxy.
+pub struct Gateway {
+    config: GatewayConfig,
+    engine: Arc<dyn Engine>,
+    sessions: RwLock<HashMap<String, Arc<Session>>>,
+}
 
 impl Gateway {
     /// Makes the proxy for one engine.
-    pub fn new(_config: GatewayConfig, engine: Arc<dyn Engine>) -> Arc<Self> {
-        Arc::new(Self { _engine: engine })
+    pub fn new(config: GatewayConfig, engine: Arc<dyn Engine>) -> Arc<Self> {
+        Arc::new(Self { config, engine, sessions: RwLock::default() })
     }
 
     /// The harness-facing routes, to be served on TCP and on a Unix socket.
-    pub fn router(self: &Arc<Self>) -> axum::Router {
-        axum::Router::new()
+    pub fn router(self: &Arc<Self>) -> Router {
+        Router::new().fallback(generate::dispatch).with_state(self.clone())
     }
 
-    /// Opens a session under a fresh random secret.
-    pub fn open_session(&self, _options: SessionOptions) -> Result<SessionHandle, GatewayError> {
-        Ok(SessionHandle { _private: () })
-    }
-}
-
-impl SessionHandle {
-    /// The session's secret: the API key of its harness and the `/s/<secret>` path.
-    pub fn secret(&self) -> &str {
-        ""
+    /// The engine behind it, as its probe described it.
+    pub fn engine_info(&self) -> &EngineInfo {
+        self.engine.info()
     }
 
-    /// Calls recorded so far, for progress displays.
-    pub fn calls(&self) -> u32 {
-        0
+    /// Opens a session under a fresh random secret and starts its journal.
+    pub fn open_session(
+        self: &Arc<Self>,
+        options: SessionOptions,
+    ) -> Result<SessionHandle, GatewayError> {
+        let session = Arc::new(Session::open(options, self.engine.info())?);
+        self.sessions
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(session.secret().to_owned(), session.clone());
+        Ok(SessionHandle::new(self.clone(), session))
     }
 
-    /// Refuses new calls, cancels running ones, waits until each is in the journal and
-    /// seals it. The journal is complete when this returns.
-    pub async fn close(&self) -> Result<(), GatewayError> {
-        Ok(())
+    fn session(&self, secret: &str) -> Option<Arc<Session>> {
+        self.sessions.read().unwrap_or_else(PoisonError::into_inner).get(secret).cloned()
+    }
+
+    fn forget(&self, secret: &str) {
+        self.sessions.write().unwrap_or_else(PoisonError::into_inner).remove(secret);
     }
 }

@@ -35,6 +35,10 @@ impl MessagesStream {
         Self { head, next_index: 0, open: None, called_tools: false }
     }
 
+    pub(crate) fn set_prompt_tokens(&mut self, tokens: u64) {
+        self.head.prompt_tokens = Some(tokens);
+    }
+
     pub(crate) fn start(&self, out: &mut Vec<u8>) {
         let prompt_tokens = self.head.prompt_tokens.unwrap_or_default();
         let usage = Usage { prompt_tokens, ..Usage::default() };

@@ -1,0 +1,173 @@
+//! The processes under measurement.
+
+use anyhow::{Context, Result, bail};
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::Request;
+use hyper_util::client::legacy::Client;
+use hyper_util::rt::TokioExecutor;
+use serde_json::{Value, json};
+use std::fs;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
+
+/// The replaying engine.
+pub(crate) struct Engine {
+    url: String,
+    _child: Child,
+}
+
+pub(crate) async fn start_engine() -> Result<Engine> {
+    let mut child = Command::new(std::env::current_exe()?)
+        .arg("engine")
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()?;
+    let stdout = child.stdout.take().context("the engine has no stdout")?;
+    let url = BufReader::new(stdout)
+        .lines()
+        .next_line()
+        .await?
+        .context("the engine ended before it said its address")?;
+    Ok(Engine { url, _child: child })
+}
+
+/// Where calls are sent, and the process whose cost is counted.
+pub(crate) struct Arm {
+    pub(crate) name: &'static str,
+    pub(crate) url: String,
+    pub(crate) key: String,
+    child: Option<Child>,
+    _state: Option<TempDir>,
+}
+
+impl Arm {
+    pub(crate) fn direct(engine: &Engine) -> Self {
+        Self {
+            name: "direct",
+            url: format!("{}/v1/chat/completions", engine.url),
+            key: "none".to_owned(),
+            child: None,
+            _state: None,
+        }
+    }
+
+    pub(crate) async fn polar(engine: &Engine, program: &Path) -> Result<Self> {
+        let state = tempfile::tempdir()?;
+        let (port, control) = (free_port()?, free_port()?);
+        let child = Command::new(program)
+            .args(["gateway", "--port", &port.to_string()])
+            .args(["--control-port", &control.to_string(), "--engine", &engine.url])
+            .arg("--state")
+            .arg(state.path())
+            .kill_on_drop(true)
+            .spawn()
+            .with_context(|| format!("start {}", program.display()))?;
+        wait_for(&format!("http://127.0.0.1:{port}/")).await?;
+        let session =
+            post(&format!("http://127.0.0.1:{control}/sessions"), &json!({"session_id": "bench"}))
+                .await?;
+        let key = session["secret"].as_str().context("no secret for the session")?.to_owned();
+        Ok(Self {
+            name: "polar",
+            url: format!("http://127.0.0.1:{port}/v1/chat/completions"),
+            key,
+            child: Some(child),
+            _state: Some(state),
+        })
+    }
+
+    pub(crate) async fn rllm(engine: &Engine, program: &Path) -> Result<Self> {
+        let state = tempfile::tempdir()?;
+        let port = free_port()?;
+        let child = Command::new(program)
+            .args(["--host", "127.0.0.1", "--port", &port.to_string()])
+            .args(["--worker", &format!("{}/v1", engine.url), "--store", "memory"])
+            .args(["--log-level", "warning"])
+            .current_dir(state.path())
+            .kill_on_drop(true)
+            .spawn()
+            .with_context(|| format!("start {}", program.display()))?;
+        wait_for(&format!("http://127.0.0.1:{port}/health")).await?;
+        Ok(Self {
+            name: "rllm",
+            url: format!("http://127.0.0.1:{port}/sessions/bench/v1/chat/completions"),
+            key: "none".to_owned(),
+            child: Some(child),
+            _state: Some(state),
+        })
+    }
+
+    /// CPU the gateway's process has used, and memory it holds. Zero for the engine
+    /// called directly: there is no gateway.
+    pub(crate) fn usage(&self) -> Result<Usage> {
+        match self.child.as_ref().and_then(Child::id) {
+            None => Ok(Usage::default()),
+            Some(pid) => Usage::of(pid),
+        }
+    }
+}
+
+/// A process's running total.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Usage {
+    pub(crate) cpu_ms: f64,
+    pub(crate) resident_kb: f64,
+}
+
+impl Usage {
+    fn of(pid: u32) -> Result<Self> {
+        // Nanoseconds on a CPU, summed over threads; `stat` counts in ticks of 10 ms.
+        let mut nanoseconds = 0_u64;
+        for task in fs::read_dir(format!("/proc/{pid}/task"))? {
+            let text = fs::read_to_string(task?.path().join("schedstat")).unwrap_or_default();
+            nanoseconds += text
+                .split_whitespace()
+                .next()
+                .and_then(|field| field.parse::<u64>().ok())
+                .unwrap_or(0);
+        }
+        let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+        let resident = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmRSS:"))
+            .and_then(|rest| rest.split_whitespace().next()?.parse().ok())
+            .context("no VmRSS")?;
+        Ok(Self { cpu_ms: nanoseconds as f64 / 1e6, resident_kb: resident })
+    }
+}
+
+fn free_port() -> Result<u16> {
+    Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+}
+
+async fn wait_for(url: &str) -> Result<()> {
+    let client: Client<_, Full<Bytes>> = Client::builder(TokioExecutor::new()).build_http();
+    for _ in 0..600 {
+        if let Ok(response) = client.get(url.parse()?).await
+            && response.status().is_success()
+        {
+            return Ok(());
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    bail!("{url} did not answer within 30 s")
+}
+
+async fn post(url: &str, body: &Value) -> Result<Value> {
+    let client: Client<_, Full<Bytes>> = Client::builder(TokioExecutor::new()).build_http();
+    let request = Request::post(url)
+        .header("content-type", "application/json")
+        .body(Full::from(body.to_string()))?;
+    let response = client.request(request).await?;
+    let status = response.status();
+    let bytes = response.into_body().collect().await?.to_bytes();
+    if !status.is_success() {
+        bail!("{url} answered {status}: {}", String::from_utf8_lossy(&bytes));
+    }
+    Ok(serde_json::from_slice(&bytes)?)
+}

@@ -1,0 +1,102 @@
+//! Sending calls and timing them.
+
+use crate::arms::Arm;
+use anyhow::{Result, ensure};
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::Request;
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use serde_json::json;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// One cell of the matrix.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Case {
+    pub(crate) prompt: usize,
+    pub(crate) sampled: usize,
+    pub(crate) concurrency: usize,
+    pub(crate) stream: bool,
+    pub(crate) calls: usize,
+}
+
+/// Times of one call.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Timing {
+    /// Until the first byte of the body.
+    pub(crate) first: Duration,
+    pub(crate) total: Duration,
+}
+
+type Http = Client<HttpConnector, Full<Bytes>>;
+
+/// Sends the case's calls to an arm, `concurrency` at a time.
+pub(crate) async fn run(arm: &Arm, case: &Case, calls: usize) -> Result<Vec<Timing>> {
+    let mut connector = HttpConnector::new();
+    connector.set_nodelay(true);
+    let client: Http = Client::builder(TokioExecutor::new()).build(connector);
+    let body = request_body(case);
+    let next = Arc::new(AtomicUsize::new(0));
+    let workers = (0..case.concurrency).map(|_| {
+        let (client, next, body) = (client.clone(), next.clone(), body.clone());
+        let (url, key) = (arm.url.clone(), arm.key.clone());
+        tokio::spawn(async move {
+            let mut timings = Vec::new();
+            while next.fetch_add(1, Ordering::Relaxed) < calls {
+                timings.push(one(&client, &url, &key, body.clone()).await?);
+            }
+            anyhow::Ok(timings)
+        })
+    });
+    let mut timings = Vec::new();
+    for worker in workers.collect::<Vec<_>>() {
+        timings.extend(worker.await??);
+    }
+    Ok(timings)
+}
+
+async fn one(client: &Http, url: &str, key: &str, body: Bytes) -> Result<Timing> {
+    let request = Request::post(url)
+        .header("content-type", "application/json")
+        .header("authorization", format!("Bearer {key}"))
+        .body(Full::new(body))?;
+    let started = Instant::now();
+    let response = client.request(request).await?;
+    let status = response.status();
+    let mut body = response.into_body();
+    let mut first = None;
+    let mut length = 0;
+    while let Some(frame) = body.frame().await {
+        if let Some(data) = frame?.data_ref() {
+            first.get_or_insert_with(|| started.elapsed());
+            length += data.len();
+        }
+    }
+    let total = started.elapsed();
+    ensure!(status.is_success() && length > 0, "{url} answered {status} with {length} bytes");
+    Ok(Timing { first: first.unwrap_or(total), total })
+}
+
+/// About as many bytes of text as such a prompt has: four per token.
+fn request_body(case: &Case) -> Bytes {
+    let body = json!({
+        "model": "bench",
+        "stream": case.stream,
+        "stream_options": if case.stream { json!({"include_usage": true}) } else { json!(null) },
+        "user": format!("{},{}", case.prompt, case.sampled),
+        "messages": [
+            {"role": "system", "content": "You are a benchmark."},
+            {"role": "user", "content": "abc ".repeat(case.prompt)},
+        ],
+    });
+    let mut body = body;
+    if !case.stream
+        && let Some(map) = body.as_object_mut()
+    {
+        map.remove("stream_options");
+    }
+    Bytes::from(body.to_string())
+}

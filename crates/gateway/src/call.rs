@@ -1,0 +1,137 @@
+//! A call while it runs: what has been sampled so far, and its record in the end.
+
+use jiff::Timestamp;
+use polar_convo::{Dialect, Reply, ReplyEvent, Request, chat_messages, chat_tools, reply_message};
+use polar_engine::{EngineEnd, EngineInfo};
+use polar_record::{CallMeta, CallRecord};
+use polar_types::CallId;
+use serde_json::{Map, Value, json};
+use std::time::Instant;
+
+/// Everything known of a call that has not ended.
+pub(crate) struct OpenCall {
+    dialect: Dialect,
+    stream: bool,
+    model: String,
+    started_at: Timestamp,
+    started: Instant,
+    messages: Vec<Value>,
+    tools: Option<Value>,
+    sampling: Value,
+    logprob_mode: String,
+    extra: Map<String, Value>,
+    prompt_ids: Option<Vec<u32>>,
+    sampled_ids: Vec<u32>,
+    logprobs: Vec<Option<f32>>,
+    pub(crate) reply: Reply,
+}
+
+impl OpenCall {
+    pub(crate) fn new(request: &Request, engine: &EngineInfo) -> Self {
+        let mut extra = Map::new();
+        if !request.losses.is_empty() {
+            extra.insert("losses".to_owned(), json!(request.losses));
+        }
+        Self {
+            dialect: request.dialect,
+            stream: request.stream,
+            model: request.model.clone(),
+            started_at: Timestamp::now(),
+            started: Instant::now(),
+            messages: chat_messages(request),
+            tools: (!request.tools.is_empty()).then(|| Value::Array(chat_tools(request))),
+            sampling: serde_json::to_value(&request.sampling).unwrap_or_default(),
+            logprob_mode: engine.logprob_mode.clone(),
+            extra,
+            prompt_ids: None,
+            sampled_ids: Vec::new(),
+            logprobs: Vec::new(),
+            reply: Reply::default(),
+        }
+    }
+
+    pub(crate) fn prompt(&mut self, ids: Vec<u32>) {
+        self.prompt_ids = Some(ids);
+    }
+
+    pub(crate) fn chunk(&mut self, events: &[ReplyEvent], ids: &[u32], logprobs: &[Option<f32>]) {
+        for event in events {
+            self.reply.push(event);
+        }
+        self.sampled_ids.extend_from_slice(ids);
+        self.logprobs.extend_from_slice(logprobs);
+    }
+
+    /// The record of a call that the engine ended.
+    pub(crate) fn into_record(self, end: &EngineEnd) -> CallRecord {
+        let counted = end.usage.completion_tokens;
+        let given = self.sampled_ids.len() as u64;
+        let mut record = self.into_unended_record();
+        // Fewer or more ids than the engine counted means that the sequence is not the
+        // sampled one. Training on it would be a guess, so the ids count as missing.
+        if given != counted {
+            record.sampled_ids = None;
+            record.logprobs = Vec::new();
+            record
+                .meta
+                .extra
+                .insert("id_count_mismatch".to_owned(), json!({"ids": given, "counted": counted}));
+        }
+        record.meta.sampled_tokens = counted;
+        record.meta.prompt_tokens = end.usage.prompt_tokens;
+        record.meta.cached_tokens = end.usage.cached_tokens;
+        end.finish.as_str().clone_into(&mut record.meta.finish_reason);
+        record.meta.engine_finish.clone_from(&end.engine_finish);
+        record.meta.weight_versions.clone_from(&end.weight_versions);
+        record.meta.extra.extend(end.extra.clone());
+        record
+    }
+
+    /// The record of a call that ended because nobody waits for it any more.
+    pub(crate) fn into_cancelled_record(self, why: &str) -> CallRecord {
+        let mut record = self.into_unended_record();
+        "cancelled".clone_into(&mut record.meta.finish_reason);
+        record.meta.error = Some(why.to_owned());
+        record
+    }
+
+    /// The record of a call that failed.
+    pub(crate) fn into_failed_record(self, error: &str) -> CallRecord {
+        let mut record = self.into_unended_record();
+        "error".clone_into(&mut record.meta.finish_reason);
+        record.meta.error = Some(error.to_owned());
+        record
+    }
+
+    fn into_unended_record(self) -> CallRecord {
+        CallRecord {
+            meta: CallMeta {
+                // The journal numbers its calls; this is replaced when it is appended.
+                call_id: CallId::of_index(0),
+                dialect: self.dialect.as_str().to_owned(),
+                stream: self.stream,
+                model: self.model,
+                started_at_ms: self.started_at.as_millisecond(),
+                duration_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
+                sampled_tokens: self.sampled_ids.len() as u64,
+                prompt_tokens: self.prompt_ids.as_ref().map_or(0, |ids| ids.len() as u64),
+                cached_tokens: None,
+                finish_reason: String::new(),
+                engine_finish: String::new(),
+                weight_versions: Vec::new(),
+                sampling: self.sampling,
+                logprob_mode: self.logprob_mode,
+                extra: self.extra,
+                error: None,
+            },
+            messages: self.messages,
+            tools: self.tools,
+            reply: reply_message(&self.reply),
+            // An empty reply of a call whose engine gives ids is an empty list, not a
+            // missing one.
+            sampled_ids: self.prompt_ids.is_some().then_some(self.sampled_ids),
+            logprobs: if self.prompt_ids.is_some() { self.logprobs } else { Vec::new() },
+            prompt_ids: self.prompt_ids,
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! From a harness's HTTP request to its answer.
+
+use crate::auth::{header_secret, split_path};
+use crate::call::OpenCall;
+use crate::reply::{Driver, Step, StreamBody, UnaryBody};
+use crate::session::Session;
+use crate::{Gateway, pages};
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderValue, Method, Request as HttpRequest, Response, StatusCode, header};
+use bytes::Bytes;
+use jiff::Timestamp;
+use polar_convo::{
+    ApiError, Dialect, Reply, ReplyHead, StreamEncoder, apply_pins, error_response, unary_body,
+};
+use polar_engine::GenerateRequest;
+use polar_types::ErrorClass;
+use std::sync::Arc;
+
+/// What a path asks for.
+enum Route {
+    Generate(Dialect),
+    CountTokens,
+    Models(Option<String>),
+    Alive,
+    Unknown,
+}
+
+fn route(method: &Method, path: &str) -> Route {
+    let get = matches!(*method, Method::GET | Method::HEAD);
+    match path {
+        "/chat/completions" if *method == Method::POST => Route::Generate(Dialect::Chat),
+        "/messages" if *method == Method::POST => Route::Generate(Dialect::Messages),
+        "/messages/count_tokens" if *method == Method::POST => Route::CountTokens,
+        "/models" if get => Route::Models(None),
+        "/" | "/health" | "/api/hello" if get => Route::Alive,
+        _ => match path.strip_prefix("/models/") {
+            Some(model) if get => Route::Models(Some(model.to_owned())),
+            _ => Route::Unknown,
+        },
+    }
+}
+
+/// The dialect to speak where the route does not tell: Anthropic's clients always say
+/// which version of their API they mean.
+fn spoken(path: &str, request: &HttpRequest<Body>) -> Dialect {
+    let anthropic =
+        path.starts_with("/messages") || request.headers().contains_key("anthropic-version");
+    if anthropic { Dialect::Messages } else { Dialect::Chat }
+}
+
+pub(crate) async fn dispatch(
+    State(gateway): State<Arc<Gateway>>,
+    request: HttpRequest<Body>,
+) -> Response<Body> {
+    let path = request.uri().path().to_owned();
+    let addressed = split_path(&path);
+    let dialect = spoken(addressed.route, &request);
+    let route = route(request.method(), addressed.route);
+    if matches!(route, Route::Alive) {
+        return pages::alive();
+    }
+    let secret = addressed.secret.or_else(|| header_secret(request.headers()));
+    let Some(session) = secret.and_then(|secret| gateway.session(secret)) else {
+        return refuse(dialect, &unknown_secret(secret.is_some()));
+    };
+    match route {
+        Route::Generate(dialect) => generate(&gateway, session, dialect, request)
+            .await
+            .unwrap_or_else(|error| refuse(dialect, &error)),
+        Route::CountTokens => pages::count_tokens(&gateway, request)
+            .await
+            .unwrap_or_else(|error| refuse(dialect, &error)),
+        Route::Models(model) => pages::models(&gateway, dialect, model.as_deref())
+            .unwrap_or_else(|error| refuse(dialect, &error)),
+        Route::Alive | Route::Unknown => {
+            let error = ApiError::unknown_route(request.method().as_str(), addressed.route);
+            refuse(dialect, &error)
+        }
+    }
+}
+
+fn unknown_secret(given: bool) -> ApiError {
+    let message = if given {
+        "the API key is not the secret of an open session; it is valid only while its session runs"
+    } else {
+        "no session secret: give it as the API key, or put /s/<secret> in front of the path"
+    };
+    ApiError::new(ErrorClass::Unauthenticated, message)
+}
+
+async fn generate(
+    gateway: &Arc<Gateway>,
+    session: Arc<Session>,
+    dialect: Dialect,
+    http: HttpRequest<Body>,
+) -> Result<Response<Body>, ApiError> {
+    let body = read_body(http, gateway.config.max_body_bytes).await?;
+    let mut request = dialect.decode_request(&body)?;
+    apply_pins(&mut request.sampling, &session.pins);
+
+    let info = gateway.engine.info();
+    let call = session
+        .begin(OpenCall::new(&request, info), gateway.config.max_calls_per_session)
+        .map_err(|class| begin_refused(class, gateway.config.max_calls_per_session))?;
+    let head = ReplyHead {
+        id: reply_id(dialect),
+        model: request.model.clone(),
+        created: Timestamp::now().as_second(),
+        prompt_tokens: None,
+    };
+    let encoder = StreamEncoder::new(dialect, head.clone(), &request);
+    let stream = request.stream;
+    let engine = gateway.engine.clone();
+    let request_id = format!("polar-{}", random_id());
+    let start = async move { engine.generate(GenerateRequest { request, request_id }).await };
+    let mut driver = Driver::new(session, call, Box::pin(start), gateway.config.call_timeout);
+    if stream {
+        driver.accepted(gateway.config.header_wait).await?;
+        let body = StreamBody::new(driver, encoder, gateway.config.keep_alive);
+        let mut response = Response::new(Body::from_stream(body));
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+        Ok(response)
+    } else {
+        unary(dialect, head, driver).await
+    }
+}
+
+async fn unary(
+    dialect: Dialect,
+    head: ReplyHead,
+    mut driver: Driver,
+) -> Result<Response<Body>, ApiError> {
+    let mut reply = Reply::default();
+    let end = loop {
+        match driver.next().await {
+            Step::Prompt { .. } => {}
+            Step::Chunk(events) => events.iter().for_each(|event| reply.push(event)),
+            Step::End(end) => break end,
+            Step::Failed(error) => return Err(error),
+        }
+    };
+    if let Some(error) = end.as_error() {
+        return Err(error);
+    }
+    let body = unary_body(dialect, &head, &reply, &end);
+    let length = body.len();
+    let mut response = Response::new(Body::from_stream(UnaryBody::new(driver, body)));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
+    Ok(response)
+}
+
+fn begin_refused(class: ErrorClass, limit: usize) -> ApiError {
+    match class {
+        ErrorClass::RateLimited => {
+            ApiError::new(class, format!("this session already has {limit} calls running"))
+                .retry_after(1.0)
+        }
+        _ => ApiError::new(class, "the session is closing"),
+    }
+}
+
+pub(crate) async fn read_body(request: HttpRequest<Body>, limit: usize) -> Result<Bytes, ApiError> {
+    if let Some(encoding) = request.headers().get(header::CONTENT_ENCODING)
+        && encoding.as_bytes() != b"identity"
+    {
+        return Err(ApiError::new(
+            ErrorClass::Invalid,
+            "compressed request bodies are not supported; send it without content-encoding",
+        ));
+    }
+    let declared = request
+        .headers()
+        .get(header::CONTENT_LENGTH)
+        .and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
+    let too_large = || {
+        ApiError::new(
+            ErrorClass::TooLarge,
+            format!("the request body is larger than {limit} bytes"),
+        )
+    };
+    if declared.is_some_and(|length| length > limit) {
+        return Err(too_large());
+    }
+    axum::body::to_bytes(request.into_body(), limit).await.map_err(|error| {
+        // The limit shows as a source of the error; anything else is a broken connection.
+        let mut source = std::error::Error::source(&error);
+        while let Some(cause) = source {
+            if cause.is::<http_body_util::LengthLimitError>() {
+                return too_large();
+            }
+            source = cause.source();
+        }
+        ApiError::new(ErrorClass::Invalid, format!("the request body broke off: {error}"))
+    })
+}
+
+/// The error in the dialect's shape.
+pub(crate) fn refuse(dialect: Dialect, error: &ApiError) -> Response<Body> {
+    let reply = error_response(dialect, error);
+    let mut response = Response::new(Body::from(reply.body));
+    *response.status_mut() =
+        StatusCode::from_u16(reply.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    for (name, value) in reply.headers {
+        if let Ok(value) = HeaderValue::from_str(&value) {
+            response.headers_mut().insert(name, value);
+        }
+    }
+    response
+}
+
+/// A fresh id in the form the dialect's clients know.
+fn reply_id(dialect: Dialect) -> String {
+    let prefix = match dialect {
+        Dialect::Chat => "chatcmpl-",
+        Dialect::Messages => "msg_",
+    };
+    format!("{prefix}{}", random_id())
+}
+
+/// 96 random bits in hex, to tell replies apart. Zero when the system has no randomness,
+/// which no reply depends on.
+fn random_id() -> String {
+    let mut bytes = [0_u8; 12];
+    if getrandom::fill(&mut bytes).is_err() {
+        tracing::warn!("no random bytes for a reply id");
+    }
+    hex::encode(bytes)
+}

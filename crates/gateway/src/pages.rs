@@ -1,0 +1,50 @@
+//! What is not a generation: liveness, the model list, token counts. None of these is
+//! ever recorded.
+
+use crate::Gateway;
+use crate::generate::read_body;
+use crate::reply::engine_failure;
+use axum::body::Body;
+use axum::http::{HeaderValue, Request as HttpRequest, Response, header};
+use polar_convo::{ApiError, Dialect, ModelInfo, model_body, models_body, token_count_body};
+use polar_types::ErrorClass;
+
+pub(crate) fn alive() -> Response<Body> {
+    json(br#"{"status":"ok","service":"polar-gateway"}"#.to_vec())
+}
+
+pub(crate) fn models(
+    gateway: &Gateway,
+    dialect: Dialect,
+    one: Option<&str>,
+) -> Result<Response<Body>, ApiError> {
+    let info = gateway.engine_info();
+    let card = ModelInfo { id: info.model.clone(), context_window: info.context_window };
+    match one {
+        None => Ok(json(models_body(dialect, &[card]))),
+        Some(id) if id == card.id => Ok(json(model_body(dialect, &card))),
+        Some(id) => Err(ApiError::new(
+            ErrorClass::NotFound,
+            format!("no model {id:?}; the engine serves {:?}", card.id),
+        )),
+    }
+}
+
+pub(crate) async fn count_tokens(
+    gateway: &Gateway,
+    http: HttpRequest<Body>,
+) -> Result<Response<Body>, ApiError> {
+    let body = read_body(http, gateway.config.max_body_bytes).await?;
+    let request = Dialect::Messages.decode_count_request(&body)?;
+    let count =
+        gateway.engine.count_tokens(&request).await.map_err(|error| engine_failure(&error))?;
+    Ok(json(token_count_body(count)))
+}
+
+fn json(body: Vec<u8>) -> Response<Body> {
+    let mut response = Response::new(Body::from(body));
+    response
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}

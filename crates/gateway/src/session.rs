@@ -1,0 +1,196 @@
+//! An open session: its journal, its secret, and the calls that run now.
+
+use crate::call::OpenCall;
+use crate::{Gateway, GatewayError};
+use polar_engine::EngineInfo;
+use polar_record::{CallRecord, JournalError, JournalWriter, SessionHeader};
+use polar_types::{ErrorClass, SamplingPins};
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio_util::sync::CancellationToken;
+
+/// How to open a session.
+#[derive(Debug, Clone)]
+pub struct SessionOptions {
+    /// Goes to the front of the journal; its `engine` is filled in by the gateway.
+    pub header: SessionHeader,
+    /// File the calls are written to; made new.
+    pub journal: PathBuf,
+    /// Replace what the harness sends.
+    pub sampling: SamplingPins,
+}
+
+/// What a session has done so far, for progress displays.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Activity {
+    /// Calls in the journal.
+    pub calls: u32,
+    /// Tokens sampled in them.
+    pub sampled_tokens: u64,
+    /// Calls running now.
+    pub running: u32,
+}
+
+/// A call's state, shared between the connection that serves it and the session that
+/// may close under it. `None` once its record is written.
+pub(crate) type SharedCall = Arc<Mutex<Option<OpenCall>>>;
+
+pub(crate) struct Session {
+    secret: String,
+    pub(crate) pins: SamplingPins,
+    /// `None` once sealed. A std mutex: the critical section is one `write(2)`.
+    journal: Mutex<Option<JournalWriter>>,
+    running: Mutex<HashMap<u64, SharedCall>>,
+    next_call: AtomicU64,
+    closing: AtomicBool,
+    /// Ends the streams of running calls when the session closes.
+    pub(crate) closed: CancellationToken,
+    calls: AtomicU32,
+    sampled_tokens: AtomicU64,
+}
+
+impl Session {
+    pub(crate) fn open(options: SessionOptions, engine: &EngineInfo) -> Result<Self, GatewayError> {
+        let mut header = options.header;
+        header.engine = serde_json::to_value(engine).unwrap_or_default();
+        let journal = JournalWriter::create(&options.journal, &header)?;
+        Ok(Self {
+            secret: new_secret()?,
+            pins: options.sampling,
+            journal: Mutex::new(Some(journal)),
+            running: Mutex::default(),
+            next_call: AtomicU64::new(0),
+            closing: AtomicBool::new(false),
+            closed: CancellationToken::new(),
+            calls: AtomicU32::new(0),
+            sampled_tokens: AtomicU64::new(0),
+        })
+    }
+
+    pub(crate) fn secret(&self) -> &str {
+        &self.secret
+    }
+
+    /// Registers a call, or says why it may not start. The key ends it again.
+    pub(crate) fn begin(
+        &self,
+        call: OpenCall,
+        limit: usize,
+    ) -> Result<(u64, SharedCall), ErrorClass> {
+        let mut running = lock(&self.running);
+        // Read under the lock that `close` takes, so that no call slips in after it.
+        if self.closing.load(Ordering::Acquire) {
+            return Err(ErrorClass::Cancelled);
+        }
+        if running.len() >= limit {
+            return Err(ErrorClass::RateLimited);
+        }
+        let key = self.next_call.fetch_add(1, Ordering::Relaxed);
+        let shared = Arc::new(Mutex::new(Some(call)));
+        running.insert(key, shared.clone());
+        Ok((key, shared))
+    }
+
+    pub(crate) fn end(&self, key: u64) {
+        lock(&self.running).remove(&key);
+    }
+
+    /// Writes a call's record. Its position in the journal comes back.
+    pub(crate) fn append(&self, record: &CallRecord) -> Result<u32, NotJournalled> {
+        let mut journal = lock(&self.journal);
+        let index = journal.as_mut().ok_or(NotJournalled::Sealed)?.append_call(record)?;
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        self.sampled_tokens.fetch_add(record.meta.sampled_tokens, Ordering::Relaxed);
+        Ok(index)
+    }
+
+    /// Notes whether the harness got the whole reply. A sealed journal is left as it is:
+    /// closing has already said that the call was not delivered.
+    pub(crate) fn note_delivery(&self, index: u32, delivered: bool) {
+        if let Some(journal) = lock(&self.journal).as_mut()
+            && let Err(error) = journal.append_delivery(index, delivered)
+        {
+            tracing::error!(%error, index, "delivery mark not written");
+        }
+    }
+
+    fn close(&self) -> Result<(), NotJournalled> {
+        let leftover: Vec<SharedCall> = {
+            let mut running = lock(&self.running);
+            self.closing.store(true, Ordering::Release);
+            running.drain().map(|(_, call)| call).collect()
+        };
+        self.closed.cancel();
+        for call in leftover {
+            if let Some(call) = lock(&call).take() {
+                let record = call.into_cancelled_record("the session was closed");
+                let index = self.append(&record)?;
+                self.note_delivery(index, false);
+            }
+        }
+        match lock(&self.journal).take() {
+            Some(journal) => Ok(journal.seal()?),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Why a call has no record.
+#[derive(Debug, thiserror::Error)]
+pub enum NotJournalled {
+    /// The session was closed before the call ended.
+    #[error("the session's journal is sealed")]
+    Sealed,
+    /// The journal could not be written.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+}
+
+/// An open session, as its owner holds it. Dropping it leaves the session open.
+#[derive(Clone)]
+pub struct SessionHandle {
+    gateway: Arc<Gateway>,
+    session: Arc<Session>,
+}
+
+impl SessionHandle {
+    pub(crate) fn new(gateway: Arc<Gateway>, session: Arc<Session>) -> Self {
+        Self { gateway, session }
+    }
+
+    /// The session's secret: the API key of its harness and the `/s/<secret>` path.
+    pub fn secret(&self) -> &str {
+        self.session.secret()
+    }
+
+    /// What it has done so far.
+    pub fn activity(&self) -> Activity {
+        Activity {
+            calls: self.session.calls.load(Ordering::Relaxed),
+            sampled_tokens: self.session.sampled_tokens.load(Ordering::Relaxed),
+            running: u32::try_from(lock(&self.session.running).len()).unwrap_or(u32::MAX),
+        }
+    }
+
+    /// Makes the secret invalid, ends running calls as undelivered and seals the journal,
+    /// which is complete when this returns. Safe to call again.
+    pub fn close(&self) -> Result<(), GatewayError> {
+        self.gateway.forget(self.session.secret());
+        Ok(self.session.close()?)
+    }
+}
+
+/// 256 random bits. The prefix makes a leaked one easy to find and to scan for.
+fn new_secret() -> Result<String, GatewayError> {
+    let mut bytes = [0_u8; 32];
+    getrandom::fill(&mut bytes).map_err(|error| GatewayError::Random(error.to_string()))?;
+    Ok(format!("polar-{}", hex::encode(bytes)))
+}
+
+/// A panic while a lock is held ends one request; the state behind it stays usable,
+/// since every critical section here leaves it whole.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,183 @@
+//! What is written down, and when.
+
+use super::*;
+use futures_util::StreamExt;
+use polar_record::RecordedSession;
+
+#[tokio::test]
+async fn promise_4_a_call_is_in_the_journal_before_its_end_is_told() {
+    let rig = Rig::start().await;
+    let session = rig.open("s");
+    for (index, (stream, (path, body))) in [false, true]
+        .into_iter()
+        .flat_map(|stream| dialects(stream).map(|case| (stream, case)))
+        .enumerate()
+    {
+        let (response, call) = rig.call(path, session.secret(), &body).await;
+        call.prompt(&[1, 2]);
+        call.text("x", &[3, 4]);
+        call.end(2, 2);
+        // The journal is read the moment the last byte is here; nothing is closed or
+        // flushed in between.
+        let text = within("body", within("reply", response).await.unwrap().text()).await.unwrap();
+        assert!(text.contains('x'), "{text}");
+        let recorded = rig.recorded("s");
+        assert_eq!(recorded.calls().len(), index + 1, "{path} stream: {stream}");
+        let call = &recorded.calls()[index];
+        assert_eq!(recorded.prompt_ids(call), Some(vec![1, 2]));
+        assert_eq!(recorded.sampled_ids(call), Some(vec![3, 4]));
+        assert_eq!(call.logprobs, [Some(-3.5), Some(-4.5)]);
+    }
+}
+
+#[tokio::test]
+async fn a_reply_that_cannot_be_journalled_is_not_told_as_complete() {
+    let rig = Rig::start().await;
+    let session = rig.open("s");
+    let (response, call) = rig.call("/v1/messages", session.secret(), &messages(true)).await;
+    let response = within("headers", response).await.unwrap();
+    call.prompt(&[1]);
+    call.text("x", &[2]);
+    // Closing seals the journal under the running call.
+    session.close().unwrap();
+    let text = within("body", response.text()).await.unwrap();
+    assert!(!text.contains("message_stop"), "{text}");
+    assert!(text.contains("event: error"), "{text}");
+}
+
+#[tokio::test]
+async fn a_harness_that_hangs_up_cancels_the_engine_and_is_recorded_as_undelivered() {
+    let rig = Rig::start().await;
+    let session = rig.open("s");
+    for (index, (stream, (path, body))) in [false, true]
+        .into_iter()
+        .flat_map(|stream| dialects(stream).map(|case| (stream, case)))
+        .enumerate()
+    {
+        let request = rig.post(path, session.secret(), &body);
+        let harness = tokio::spawn(async move {
+            let response = request.send().await.unwrap();
+            let mut body = response.bytes_stream();
+            while body.next().await.is_some() {}
+        });
+        let call = within("call", rig.engine.next_call()).await;
+        call.prompt(&[1, 2]);
+        call.text("x", &[3]);
+        harness.abort();
+        within("cancellation", call.cancelled()).await;
+        let recorded = within("record", recorded_calls(&rig, index + 1)).await;
+        let call = &recorded.calls()[index];
+        assert_eq!(call.delivered, Some(false), "{path} stream: {stream}");
+        assert_eq!(call.meta.finish_reason, "cancelled");
+    }
+}
+
+/// Reads the journal until it holds `count` calls with their delivery marks.
+async fn recorded_calls(rig: &Rig, count: usize) -> RecordedSession {
+    loop {
+        let recorded = rig.recorded("s");
+        if recorded.calls().iter().filter(|call| call.delivered.is_some()).count() >= count {
+            return recorded;
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn a_whole_reply_is_recorded_as_delivered() {
+    let rig = Rig::start().await;
+    let session = rig.open("s");
+    let mut count = 0;
+    for stream in [false, true] {
+        for (path, body) in dialects(stream) {
+            let (response, call) = rig.call(path, session.secret(), &body).await;
+            call.prompt(&[1]);
+            call.text("x", &[2]);
+            call.end(1, 1);
+            within("body", within("reply", response).await.unwrap().text()).await.unwrap();
+            count += 1;
+            let recorded = within("record", recorded_calls(&rig, count)).await;
+            assert_eq!(recorded.calls()[count - 1].delivered, Some(true), "{path} {stream}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn closing_records_running_calls_and_completes_the_journal() {
+    let rig = Rig::start().await;
+    let session = rig.open("s");
+    let (response, call) = rig.call("/v1/chat/completions", session.secret(), &chat(true)).await;
+    let response = within("headers", response).await.unwrap();
+    call.prompt(&[1, 2]);
+    call.text("x", &[3]);
+    let mut body = response.bytes_stream();
+    within("first token", body.next()).await.unwrap().unwrap();
+    session.close().unwrap();
+    // The journal is complete when close returns, not some time after.
+    let recorded = rig.recorded("s");
+    assert_eq!(recorded.calls().len(), 1);
+    assert_eq!(recorded.calls()[0].delivered, Some(false));
+    assert_eq!(recorded.sampled_ids(&recorded.calls()[0]), Some(vec![3]));
+    within("cancellation", call.cancelled()).await;
+    session.close().unwrap();
+}
+
+#[tokio::test]
+async fn promise_3_ids_that_do_not_match_the_engines_count_are_missing() {
+    let rig = Rig::start().await;
+    let session = rig.open("s");
+    let (response, call) = rig.call("/v1/chat/completions", session.secret(), &chat(false)).await;
+    call.prompt(&[1]);
+    call.text("x", &[2]);
+    call.end(1, 3);
+    within("reply", response).await.unwrap();
+    session.close().unwrap();
+    let recorded = rig.recorded("s");
+    assert_eq!(recorded.sampled_ids(&recorded.calls()[0]), None);
+    assert_eq!(recorded.calls()[0].meta.sampled_tokens, 3);
+    assert!(recorded.calls()[0].logprobs.is_empty());
+}
+
+#[tokio::test]
+async fn pinned_sampling_replaces_the_harnesss_and_is_recorded() {
+    let rig = Rig::start().await;
+    let pins = SamplingPins {
+        temperature: Some(1.0),
+        top_p: Some(0.5),
+        top_k: Some(7),
+        max_tokens: Some(33),
+        seed: Some(9),
+        stop: Some(vec!["END".to_owned()]),
+    };
+    let session = rig.open_pinned("s", pins);
+    for (path, mut body) in dialects(false) {
+        body["temperature"] = json!(0.1);
+        body["max_tokens"] = json!(5);
+        let (response, call) = rig.call(path, session.secret(), &body).await;
+        let used = call.request.request.sampling.clone();
+        assert_eq!(used.temperature, Some(1.0), "{path}");
+        assert_eq!((used.top_p, used.top_k), (Some(0.5), Some(7)), "{path}");
+        assert_eq!((used.max_tokens, used.seed), (Some(33), Some(9)), "{path}");
+        assert_eq!(used.stop, ["END"], "{path}");
+        call.prompt(&[1]);
+        call.end(1, 0);
+        within("reply", response).await.unwrap();
+    }
+    session.close().unwrap();
+    for call in rig.recorded("s").calls() {
+        assert_eq!(call.meta.sampling["temperature"], 1.0);
+        assert_eq!(call.meta.sampling["max_tokens"], 33);
+    }
+}
+
+#[tokio::test]
+async fn more_than_one_choice_is_refused() {
+    let rig = Rig::start().await;
+    let session = rig.open("s");
+    let mut body = chat(false);
+    body["n"] = json!(2);
+    let response = rig.post("/v1/chat/completions", session.secret(), &body).send().await.unwrap();
+    assert_eq!(response.status(), 400);
+    let error: Value = response.json().await.unwrap();
+    assert_eq!(error["error"]["param"], "n");
+}

@@ -1,0 +1,134 @@
+//! The gateway over real sockets, with an engine that the test plays by hand.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod auth;
+mod capture;
+mod hand_engine;
+mod stream;
+
+use hand_engine::{HandEngine, HandedCall};
+use polar_gateway::{Gateway, GatewayConfig, SessionHandle, SessionOptions};
+use polar_record::{RecordedSession, SessionHeader};
+use polar_types::SamplingPins;
+use serde_json::{Value, json};
+use std::future::Future;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+/// Longest any wait of a test may take. Reached only when a test fails.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+async fn within<F: Future>(what: &str, future: F) -> F::Output {
+    match tokio::time::timeout(DEADLINE, future).await {
+        Ok(output) => output,
+        Err(_) => panic!("{what} did not happen within {DEADLINE:?}"),
+    }
+}
+
+struct Rig {
+    gateway: Arc<Gateway>,
+    engine: Arc<HandEngine>,
+    client: reqwest::Client,
+    base: String,
+    folder: tempfile::TempDir,
+    shutdown: CancellationToken,
+}
+
+impl Rig {
+    async fn start() -> Self {
+        Self::with(GatewayConfig::default()).await
+    }
+
+    async fn with(config: GatewayConfig) -> Self {
+        // Another test may have been first.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let engine = Arc::new(HandEngine::default());
+        let gateway = Gateway::new(config, engine.clone());
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let base = format!("http://{}", listener.local_addr().unwrap());
+        let shutdown = CancellationToken::new();
+        tokio::spawn(polar_gateway::serve_tcp(gateway.router(), listener, shutdown.clone()));
+        Self {
+            gateway,
+            engine,
+            client: reqwest::Client::builder().no_proxy().build().unwrap(),
+            base,
+            folder: tempfile::tempdir().unwrap(),
+            shutdown,
+        }
+    }
+
+    fn journal(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn open(&self, name: &str) -> SessionHandle {
+        self.open_pinned(name, SamplingPins::default())
+    }
+
+    fn open_pinned(&self, name: &str, sampling: SamplingPins) -> SessionHandle {
+        let header = SessionHeader {
+            session_id: name.parse().unwrap(),
+            task_id: "task".parse().unwrap(),
+            group_id: "task".parse().unwrap(),
+            attempt: 1,
+            epoch: 1,
+            created_at_ms: 0,
+            engine: Value::Null,
+        };
+        let journal = self.journal(name);
+        self.gateway.open_session(SessionOptions { header, journal, sampling }).unwrap()
+    }
+
+    fn post(&self, path: &str, secret: &str, body: &Value) -> reqwest::RequestBuilder {
+        self.client.post(format!("{}{path}", self.base)).bearer_auth(secret).json(body)
+    }
+
+    /// Sends a request in the background and hands over the engine's side of it.
+    async fn call(
+        &self,
+        path: &str,
+        secret: &str,
+        body: &Value,
+    ) -> (tokio::task::JoinHandle<reqwest::Response>, HandedCall) {
+        let request = self.post(path, secret, body);
+        let response = tokio::spawn(async move { request.send().await.unwrap() });
+        let call = within("the engine call", self.engine.next_call()).await;
+        (response, call)
+    }
+
+    fn recorded(&self, name: &str) -> RecordedSession {
+        RecordedSession::read(self.journal(name)).unwrap()
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        self.shutdown.cancel();
+    }
+}
+
+fn chat(stream: bool) -> Value {
+    json!({
+        "model": "m",
+        "stream": stream,
+        "messages": [{"role": "user", "content": "hello"}],
+    })
+}
+
+fn messages(stream: bool) -> Value {
+    json!({
+        "model": "m",
+        "max_tokens": 64,
+        "stream": stream,
+        "messages": [{"role": "user", "content": "hello"}],
+    })
+}
+
+/// Path and body of a generation in each dialect.
+fn dialects(stream: bool) -> [(&'static str, Value); 2] {
+    [("/v1/chat/completions", chat(stream)), ("/v1/messages", messages(stream))]
+}

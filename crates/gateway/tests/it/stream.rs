@@ -1,0 +1,103 @@
+//! Streaming: tokens arrive as they are sampled, silence carries keep-alives, bad ends
+//! are said.
+
+use super::hand_engine::engine_error;
+use super::*;
+use futures_util::{Stream, StreamExt};
+use polar_types::ErrorClass;
+
+/// Reads a body until what came so far contains `wanted`.
+async fn read_until<B: AsRef<[u8]>, E: std::fmt::Debug>(
+    body: &mut (impl Stream<Item = Result<B, E>> + Unpin),
+    seen: &mut String,
+    wanted: &str,
+) {
+    while !seen.contains(wanted) {
+        let piece = within(wanted, body.next()).await;
+        let piece = piece.unwrap_or_else(|| panic!("ended without {wanted:?}: {seen}")).unwrap();
+        seen.push_str(std::str::from_utf8(piece.as_ref()).unwrap());
+    }
+}
+
+#[tokio::test]
+async fn the_harness_gets_tokens_as_they_are_sampled() {
+    let rig = Rig::start().await;
+    let session = rig.open("s");
+    for (path, body) in dialects(true) {
+        let (response, call) = rig.call(path, session.secret(), &body).await;
+        let response = within("headers before any token", response).await.unwrap();
+        assert_eq!(response.headers()["content-type"], "text/event-stream");
+        let mut body = response.bytes_stream();
+        let mut seen = String::new();
+        call.prompt(&[1, 2, 3]);
+        call.text("first", &[10]);
+        read_until(&mut body, &mut seen, "first").await;
+        call.text("second", &[11]);
+        read_until(&mut body, &mut seen, "second").await;
+        call.end(3, 2);
+        let last = if path.ends_with("messages") { "message_stop" } else { "[DONE]" };
+        read_until(&mut body, &mut seen, last).await;
+        assert!(within("end", body.next()).await.is_none());
+    }
+}
+
+#[tokio::test]
+async fn silence_carries_keep_alives() {
+    let config =
+        GatewayConfig { keep_alive: Duration::from_millis(20), ..GatewayConfig::default() };
+    let rig = Rig::with(config).await;
+    let session = rig.open("s");
+    for (path, body) in dialects(true) {
+        let (response, call) = rig.call(path, session.secret(), &body).await;
+        let mut body = within("headers", response).await.unwrap().bytes_stream();
+        let wanted = if path.ends_with("messages") { "event: ping" } else { r#""delta":{}"# };
+        read_until(&mut body, &mut String::new(), wanted).await;
+        call.prompt(&[1]);
+        call.end(1, 0);
+        while within("rest", body.next()).await.is_some() {}
+    }
+}
+
+#[tokio::test]
+async fn an_engine_that_refuses_becomes_a_status() {
+    let rig = Rig::start().await;
+    let session = rig.open("s");
+    for (class, chat_status, messages_status) in [
+        (ErrorClass::ContextOverflow, 400, 400),
+        (ErrorClass::NotFound, 404, 404),
+        (ErrorClass::Overloaded, 429, 529),
+    ] {
+        for stream in [false, true] {
+            for ((path, body), status) in
+                dialects(stream).into_iter().zip([chat_status, messages_status])
+            {
+                rig.engine.refuse(engine_error(class, "because"));
+                let response = rig.post(path, session.secret(), &body).send().await.unwrap();
+                assert_eq!(response.status(), status, "{path} {class:?} stream: {stream}");
+                assert!(response.text().await.unwrap().contains("because"));
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_engine_that_breaks_off_ends_the_stream_in_an_error() {
+    let rig = Rig::start().await;
+    let session = rig.open("s");
+    for (path, body) in dialects(true) {
+        let (response, call) = rig.call(path, session.secret(), &body).await;
+        call.prompt(&[1]);
+        call.text("part", &[2]);
+        call.fail(engine_error(ErrorClass::Unavailable, "engine died"));
+        let text = within("body", within("headers", response).await.unwrap().text()).await.unwrap();
+        assert!(text.contains("part") && text.contains("engine died"), "{text}");
+        assert!(!text.contains("message_stop") && !text.contains("finish_reason\":\"stop"));
+    }
+    session.close().unwrap();
+    let recorded = rig.recorded("s");
+    assert_eq!(recorded.calls().len(), 2);
+    for call in recorded.calls() {
+        assert_eq!(call.meta.finish_reason, "error");
+        assert_eq!(call.delivered, Some(false));
+    }
+}
