@@ -6,7 +6,7 @@
 
 use crate::error::ApiError;
 use crate::loss::{Loss, LossKind};
-use crate::{Dialect, Request, chat, messages};
+use crate::{Block, Dialect, Request, Role, ToolChoice, chat, messages};
 use polar_types::ErrorClass;
 use serde_json::{Map, Value};
 use std::fmt;
@@ -160,6 +160,52 @@ impl fmt::Display for Path<'_> {
             Self::Index(parent, index) => write!(f, "{parent}[{index}]"),
         }
     }
+}
+
+/// Refuses blocks where no dialect has them, so that no translation has to leave one out.
+pub(crate) fn check_blocks(role: Role, blocks: &[Block], at: &Path<'_>) -> Result<(), DecodeError> {
+    for block in blocks {
+        let fits = match block {
+            Block::Text(_) | Block::Image(_) | Block::Other(_) => role != Role::Tool,
+            Block::Reasoning { .. } | Block::ToolCall { .. } => role == Role::Assistant,
+            Block::ToolResult { .. } => matches!(role, Role::User | Role::Tool),
+        };
+        if !fits {
+            let what = match block {
+                Block::Reasoning { .. } => "reasoning",
+                Block::ToolCall { .. } => "a tool call",
+                Block::ToolResult { .. } => "a tool result",
+                _ => "content",
+            };
+            return Err(at.error(
+                format!("holds {what}, which does not belong in a {} message", role.as_str()),
+                "send reasoning and tool calls in assistant messages, and tool results after them",
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// What both dialects ask of a whole request.
+pub(crate) fn check_request(request: &Request) -> Result<(), DecodeError> {
+    let root = Path::Root;
+    if request.model.is_empty() {
+        return Err(root.field("model").missing("name a model, for example \"default\""));
+    }
+    if request.messages.is_empty() {
+        return Err(root.field("messages").missing("send at least one message"));
+    }
+    let forced = match &request.tool_choice {
+        Some(ToolChoice::Required) => request.tools.is_empty(),
+        Some(ToolChoice::Named(name)) => !request.tools.iter().any(|tool| tool.name == *name),
+        _ => false,
+    };
+    if forced {
+        return Err(root
+            .field("tool_choice")
+            .error("asks for a tool that is not offered", "offer it in `tools` or send \"auto\""));
+    }
+    Ok(())
 }
 
 fn kind_of(value: &Value) -> &'static str {

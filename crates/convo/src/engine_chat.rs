@@ -183,10 +183,8 @@ fn push_run(role: Role, blocks: &[Block], out: &mut Vec<Value>) {
 /// `developer` is unknown to chat templates, and some leave such a message out in silence.
 fn role_name(role: Role) -> &'static str {
     match role {
-        Role::System | Role::Developer => "system",
-        Role::User => "user",
-        Role::Assistant => "assistant",
-        Role::Tool => "tool",
+        Role::Developer => Role::System.as_str(),
+        other => other.as_str(),
     }
 }
 

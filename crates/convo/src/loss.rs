@@ -34,7 +34,7 @@ pub enum LossKind {
     BlockOrderFlattened,
     /// `developer` messages given to the model as `system`, the role templates know.
     DeveloperAsSystem,
-    /// A field Polar does not know, kept in the record but not acted on.
+    /// A field Polar does not know and engines have no place for.
     UnknownFieldIgnored,
 }
 

@@ -1,6 +1,7 @@
 //! What an engine answers, in one shape for all dialects.
 
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 
 /// What is known before the first token.
 #[derive(Debug, Clone, PartialEq)]
@@ -31,7 +32,8 @@ pub enum ReplyEvent {
         /// Tool name.
         name: String,
     },
-    /// More of a call's arguments (a fragment of JSON text).
+    /// More of a call's arguments (a fragment of JSON text). Comes after its call and before
+    /// anything else but more of the same.
     ToolArguments {
         /// Which call.
         index: u32,
@@ -132,6 +134,18 @@ pub enum ReplyBlock {
 }
 
 impl Reply {
+    /// Positions of the calls whose arguments are not a JSON object. They reach a harness as
+    /// sampled where its dialect can carry them, see [`crate::UNPARSED_ARGUMENTS`].
+    pub fn malformed_calls(&self) -> Vec<u32> {
+        let malformed = |block: &ReplyBlock| match block {
+            ReplyBlock::ToolCall { index, arguments, .. } => {
+                parse_arguments(arguments).is_none().then_some(*index)
+            }
+            _ => None,
+        };
+        self.blocks.iter().filter_map(malformed).collect()
+    }
+
     /// Takes the next event in.
     pub fn push(&mut self, event: &ReplyEvent) {
         match event {
@@ -164,4 +178,11 @@ impl Reply {
             }
         }
     }
+}
+
+/// Arguments as the JSON object they should be, in the model's own spelling. A call without
+/// any arguments has an empty object.
+pub(crate) fn parse_arguments(arguments: &str) -> Option<&RawValue> {
+    let text = if arguments.trim().is_empty() { "{}" } else { arguments };
+    serde_json::from_str::<&RawValue>(text).ok().filter(|value| value.get().starts_with('{'))
 }

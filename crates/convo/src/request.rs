@@ -110,6 +110,19 @@ pub enum Role {
     Tool,
 }
 
+impl Role {
+    /// The name kept in records.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::System => "system",
+            Self::Developer => "developer",
+            Self::User => "user",
+            Self::Assistant => "assistant",
+            Self::Tool => "tool",
+        }
+    }
+}
+
 /// One message: ordered blocks.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Message {

@@ -4,7 +4,7 @@
 //! Refused is what would be answered wrongly otherwise: several choices, logprobs in the
 //! reply, and kinds of tools and output an engine cannot serve.
 
-use crate::decode::{DecodeError, Losses, Path};
+use crate::decode::{DecodeError, Losses, Path, check_blocks, check_request};
 use crate::loss::LossKind;
 use crate::{Block, Dialect, ImageSource, Message, Request, Role, Tool, ToolChoice};
 use serde_json::{Map, Value};
@@ -58,7 +58,7 @@ pub(crate) fn decode(body: Map<String, Value>) -> Result<Request, DecodeError> {
             "model" => request.model = at.string(value)?,
             "messages" => request.messages = messages(value, &at, &mut losses)?,
             "tools" => request.tools = tools(value, &at, &mut losses)?,
-            "tool_choice" => request.tool_choice = Some(tool_choice(value, &at)?),
+            "tool_choice" => request.tool_choice = Some(tool_choice(value, &at, &mut losses)?),
             "temperature" => sampling.temperature = Some(at.number(&value)?),
             "top_p" => sampling.top_p = Some(at.number(&value)?),
             "top_k" => sampling.top_k = Some(at.integer(&value)?),
@@ -96,12 +96,7 @@ pub(crate) fn decode(body: Map<String, Value>) -> Result<Request, DecodeError> {
         }
         (old, new) => new.or(old),
     };
-    if request.model.is_empty() {
-        return Err(root.field("model").missing("name a model, for example \"default\""));
-    }
-    if request.messages.is_empty() {
-        return Err(root.field("messages").missing("send at least one message"));
-    }
+    check_request(&request)?;
     request.losses = losses.into_vec();
     Ok(request)
 }
@@ -212,18 +207,25 @@ fn message(
         None => Vec::new(),
     };
     let mut blocks = Vec::with_capacity(content.len() + calls.len() + 1);
-    if role == Role::Tool {
-        let call_id = call_id.ok_or_else(|| {
-            at.field("tool_call_id").missing("send the id of the call it answers")
-        })?;
-        blocks.push(Block::ToolResult { call_id, content, is_error: false });
-    } else {
-        if let Some(text) = reasoning.filter(|text| !text.is_empty()) {
-            blocks.push(Block::Reasoning { text, signature: None });
-        }
-        blocks.extend(content);
-        blocks.append(&mut calls);
+    if let Some(text) = reasoning.filter(|text| !text.is_empty()) {
+        blocks.push(Block::Reasoning { text, signature: None });
     }
+    match (role, call_id) {
+        (Role::Tool, Some(call_id)) => {
+            blocks.push(Block::ToolResult { call_id, content, is_error: false });
+        }
+        (Role::Tool, None) => {
+            return Err(at.field("tool_call_id").missing("send the id of the call it answers"));
+        }
+        (_, Some(_)) => {
+            return Err(at
+                .field("tool_call_id")
+                .error("stands in a message that is no tool result", "send role tool"));
+        }
+        (_, None) => blocks.extend(content),
+    }
+    blocks.append(&mut calls);
+    check_blocks(role, &blocks, at)?;
     Ok(Message { role, blocks, rest })
 }
 
@@ -401,23 +403,41 @@ fn tool(value: Value, at: &Path<'_>) -> Result<Tool, DecodeError> {
     Ok(tool)
 }
 
-fn tool_choice(value: Value, at: &Path<'_>) -> Result<ToolChoice, DecodeError> {
+fn tool_choice(
+    value: Value,
+    at: &Path<'_>,
+    losses: &mut Losses,
+) -> Result<ToolChoice, DecodeError> {
     const MEND: &str = "send \"auto\", \"none\", \"required\" or \
                         {\"type\":\"function\",\"function\":{\"name\":…}}";
-    match &value {
-        Value::String(choice) => match choice.as_str() {
-            "auto" => Ok(ToolChoice::Auto),
-            "none" => Ok(ToolChoice::None),
-            "required" => Ok(ToolChoice::Required),
-            _ => Err(at.error(format!("is {value}"), MEND)),
-        },
-        Value::Object(fields) if fields.get("type").is_some_and(|kind| kind == "function") => {
-            let name = fields.get("function").and_then(|function| function.get("name"));
-            match name.and_then(Value::as_str) {
-                Some(name) => Ok(ToolChoice::Named(name.to_owned())),
-                None => Err(at.field("function").missing(MEND)),
-            }
+    let fields = match value {
+        Value::Object(fields) => fields,
+        choice => {
+            return match choice.as_str() {
+                Some("auto") => Ok(ToolChoice::Auto),
+                Some("none") => Ok(ToolChoice::None),
+                Some("required") => Ok(ToolChoice::Required),
+                _ => Err(at.error(format!("is {choice}"), MEND)),
+            };
         }
-        _ => Err(at.error("is not a choice the engine can make", MEND)),
+    };
+    let mut chosen = None;
+    for (name, value) in fields {
+        let at = at.field(&name);
+        match name.as_str() {
+            "type" if value == "function" => {}
+            "type" => return Err(at.error(format!("is {value}"), MEND)),
+            "function" => {
+                for (name, value) in at.object(value)? {
+                    let at = at.field(&name);
+                    match name.as_str() {
+                        "name" => chosen = Some(at.string(value)?),
+                        _ => losses.note(LossKind::UnknownFieldIgnored, &at),
+                    }
+                }
+            }
+            _ => losses.note(LossKind::UnknownFieldIgnored, &at),
+        }
     }
+    chosen.map(ToolChoice::Named).ok_or_else(|| at.field("function").missing(MEND))
 }

@@ -5,7 +5,7 @@
 //! leaving it out would change what the model is told or may do.
 
 use super::reply::UNPARSED_ARGUMENTS;
-use crate::decode::{DecodeError, Losses, Path};
+use crate::decode::{DecodeError, Losses, Path, check_blocks, check_request};
 use crate::loss::LossKind;
 use crate::{Block, Dialect, ImageSource, Message, Request, Role, Tool, ToolChoice};
 use serde_json::{Map, Value, json};
@@ -19,8 +19,16 @@ pub(crate) enum Purpose {
 }
 
 /// Labels without effect on what is sampled.
-const LABELS: &[&str] =
-    &["metadata", "betas", "anthropic_beta", "anthropic_version", "service_tier", "speed"];
+const LABELS: &[&str] = &[
+    "anthropic_beta",
+    "anthropic_version",
+    "betas",
+    "inference_geo",
+    "metadata",
+    "service_tier",
+    "speed",
+    "user_profile_id",
+];
 
 /// Fields that cannot be served, with what to do instead.
 const REFUSED: &[(&str, &str)] = &[
@@ -57,7 +65,7 @@ pub(crate) fn decode(body: Map<String, Value>, purpose: Purpose) -> Result<Reque
             "stream" => request.stream = at.bool(&value)?,
             "cache_control" => losses.note(LossKind::CacheControlDropped, &at),
             "output_config" => output_config(value, &at, &mut request, &mut losses)?,
-            "output_format" => output_format(value, &at, &mut request)?,
+            "output_format" => output_format(value, &at, &mut request, &mut losses)?,
             other => {
                 if let Some((_, mend)) = REFUSED.iter().find(|(field, _)| *field == other) {
                     return Err(at.error("is not supported", *mend));
@@ -75,13 +83,17 @@ pub(crate) fn decode(body: Map<String, Value>, purpose: Purpose) -> Result<Reque
 
 fn require(request: &Request, purpose: Purpose) -> Result<(), DecodeError> {
     let root = Path::Root;
-    if request.model.is_empty() {
-        return Err(root.field("model").missing("name a model, for example \"default\""));
+    check_request(request)?;
+    if purpose == Purpose::Count {
+        return Ok(());
     }
-    if !request.messages.iter().any(|message| message.role != Role::System) {
-        return Err(root.field("messages").missing("send at least one message"));
+    if request.messages.last().is_some_and(|message| message.role == Role::Assistant) {
+        return Err(root.field("messages").error(
+            "end with an assistant message, but engines begin a new turn instead of going on with it",
+            "end with a user message",
+        ));
     }
-    if purpose == Purpose::Generate && request.sampling.max_tokens.is_none() {
+    if request.sampling.max_tokens.is_none() {
         return Err(root.field("max_tokens").missing("say how many tokens to sample at most"));
     }
     Ok(())
@@ -119,7 +131,7 @@ fn output_config(
         let at = at.field(&name);
         match name.as_str() {
             _ if value.is_null() => {}
-            "format" => output_format(value, &at, request)?,
+            "format" => output_format(value, &at, request, losses)?,
             "effort" => {
                 losses.note(LossKind::EffortIgnored, &at);
                 request.unsent.insert("effort".into(), value);
@@ -131,18 +143,21 @@ fn output_config(
 }
 
 /// Structured output, in the words engines know.
-fn output_format(value: Value, at: &Path<'_>, request: &mut Request) -> Result<(), DecodeError> {
-    let mut format = at.object(value)?;
-    if format.get("type").is_none_or(|kind| kind != "json_schema") {
+fn output_format(
+    value: Value,
+    at: &Path<'_>,
+    request: &mut Request,
+    losses: &mut Losses,
+) -> Result<(), DecodeError> {
+    let mut fields = Fields { fields: at.object(value)?, at };
+    if fields.string("type")? != "json_schema" {
         return Err(at.field("type").error("is not known", "send \"json_schema\""));
     }
-    let schema = format
-        .shift_remove("schema")
-        .ok_or_else(|| at.field("schema").missing("send the schema of the output"))?;
     let response_format = json!({
         "type": "json_schema",
-        "json_schema": {"name": "output", "schema": schema, "strict": true},
+        "json_schema": {"name": "output", "schema": fields.take("schema")?, "strict": true},
     });
+    fields.note_unread(losses);
     request.rest.insert("response_format".into(), response_format);
     Ok(())
 }
@@ -178,9 +193,9 @@ fn text_blocks(
     losses: &mut Losses,
 ) -> Result<Vec<Block>, DecodeError> {
     let blocks = content(value, at, losses)?;
-    match blocks.iter().position(|block| !matches!(block, Block::Text(_))) {
-        None => Ok(blocks),
-        Some(i) => Err(at.index(i).error("is not text", "send text blocks only")),
+    match blocks.iter().all(|block| matches!(block, Block::Text(_))) {
+        true => Ok(blocks),
+        false => Err(at.error("holds more than text", "send text blocks only")),
     }
 }
 
@@ -217,6 +232,7 @@ fn message(
         Role::System => text_blocks(content, &at, losses)?,
         _ => self::content(content, &at, losses)?,
     };
+    check_blocks(role, &blocks, &at)?;
     note_order(role, &blocks, &at, losses);
     Ok(Message::new(role, blocks))
 }
@@ -295,7 +311,7 @@ fn block(
             arguments: arguments(fields.take("input")?, &at.field("input"))?,
         },
         "tool_result" => tool_result(&mut fields, losses)?,
-        "image" => Block::Image(image(fields.take("source")?, &at.field("source"))?),
+        "image" => Block::Image(image(fields.take("source")?, &at.field("source"), losses)?),
         "document" if is_text_document(&fields.fields) => fields.as_text(&kind, losses),
         "tool_reference" | "search_result" => fields.as_text(&kind, losses),
         other => {
@@ -375,9 +391,9 @@ fn tool_result(fields: &mut Fields<'_>, losses: &mut Losses) -> Result<Block, De
         None | Some(Value::Null) => Vec::new(),
         Some(value) => content(value, &content_at, losses)?,
     };
-    if let Some(i) = content.iter().position(|b| !matches!(b, Block::Text(_) | Block::Image(_))) {
-        return Err(content_at.index(i).error(
-            "cannot stand in a tool result",
+    if !content.iter().all(|block| matches!(block, Block::Text(_) | Block::Image(_))) {
+        return Err(content_at.error(
+            "holds a block that does not belong in a tool result",
             "send text, image, document or tool_reference blocks",
         ));
     }
@@ -392,16 +408,20 @@ fn tool_result(fields: &mut Fields<'_>, losses: &mut Losses) -> Result<Block, De
     Ok(Block::ToolResult { call_id, content, is_error })
 }
 
-fn image(source: Value, at: &Path<'_>) -> Result<ImageSource, DecodeError> {
+fn image(source: Value, at: &Path<'_>, losses: &mut Losses) -> Result<ImageSource, DecodeError> {
     let mut fields = Fields { fields: at.object(source)?, at };
-    match fields.string("type")?.as_str() {
-        "url" => Ok(ImageSource::Url(fields.string("url")?)),
-        "base64" => Ok(ImageSource::Base64 {
+    let image = match fields.string("type")?.as_str() {
+        "url" => ImageSource::Url(fields.string("url")?),
+        "base64" => ImageSource::Base64 {
             media_type: fields.string("media_type")?,
             data: fields.string("data")?,
-        }),
-        other => Err(at.field("type").error(format!("is {other:?}"), "send base64 or url")),
-    }
+        },
+        other => {
+            return Err(at.field("type").error(format!("is {other:?}"), "send base64 or url"));
+        }
+    };
+    fields.note_unread(losses);
+    Ok(image)
 }
 
 fn tools(value: Value, at: &Path<'_>, losses: &mut Losses) -> Result<Vec<Tool>, DecodeError> {

@@ -1,7 +1,9 @@
 //! Replies in the shape of Anthropic Messages: as a stream of blocks and unary.
 
 use crate::error::ApiError;
-use crate::reply::{FinishReason, Reply, ReplyBlock, ReplyEnd, ReplyEvent, ReplyHead, Usage};
+use crate::reply::{
+    FinishReason, Reply, ReplyBlock, ReplyEnd, ReplyEvent, ReplyHead, Usage, parse_arguments,
+};
 use polar_types::ErrorClass;
 use polar_wire::messages::{ContentBlock, Delta, Message, MessageEnd, StreamEvent};
 use polar_wire::sse::{write_json, write_json_event};
@@ -60,7 +62,7 @@ impl MessagesStream {
             }
             ReplyEvent::ToolCall { index, id, name } => {
                 self.called_tools = true;
-                let block = ContentBlock::ToolUse { id, name, input: no_arguments() };
+                let block = ContentBlock::ToolUse { id, name, input: tool_input("") };
                 self.open(OpenBlock::ToolUse(*index), block, out);
                 return Ok(());
             }
@@ -176,22 +178,12 @@ fn signature(head: &ReplyHead) -> String {
 }
 
 /// Arguments as the object the dialect wants, in the model's own spelling where they are one.
-/// A call without any arguments is a call with an empty object.
-pub(crate) fn tool_input(arguments: &str) -> Cow<'_, RawValue> {
-    if arguments.trim().is_empty() {
-        return no_arguments();
+fn tool_input(arguments: &str) -> Cow<'_, RawValue> {
+    if let Some(object) = parse_arguments(arguments) {
+        return Cow::Borrowed(object);
     }
-    match serde_json::from_str::<&RawValue>(arguments) {
-        Ok(object) if object.get().starts_with('{') => Cow::Borrowed(object),
-        _ => {
-            let wrapped = serde_json::json!({ UNPARSED_ARGUMENTS: arguments });
-            serde_json::value::to_raw_value(&wrapped).map_or_else(|_| no_arguments(), Cow::Owned)
-        }
-    }
-}
-
-fn no_arguments() -> Cow<'static, RawValue> {
-    Cow::Borrowed(serde_json::from_str("{}").unwrap_or(RawValue::NULL))
+    let wrapped = serde_json::json!({ UNPARSED_ARGUMENTS: arguments });
+    serde_json::value::to_raw_value(&wrapped).map_or(Cow::Borrowed(RawValue::NULL), Cow::Owned)
 }
 
 fn stop_reason(finish: FinishReason, called_tools: bool) -> &'static str {

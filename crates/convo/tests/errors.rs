@@ -1,0 +1,204 @@
+//! Errors, model lists and counts in both dialects.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+use polar_convo::{
+    ApiError, ContextUse, Dialect, ModelInfo, error_response, model_body, models_body,
+    token_count_body,
+};
+use polar_types::ErrorClass;
+use serde_json::{Value, json};
+
+fn body(bytes: &[u8]) -> Value {
+    serde_json::from_slice(bytes).unwrap()
+}
+
+#[test]
+fn every_class_has_a_status_a_type_and_a_retry_hint_in_both_dialects() {
+    use ErrorClass as C;
+    let cases = [
+        // class, Chat status and type and code, Messages status and type, retry-after
+        (C::Invalid, 400, "invalid_request_error", None, 400, "invalid_request_error", None),
+        (
+            C::Unauthenticated,
+            401,
+            "invalid_request_error",
+            Some("invalid_api_key"),
+            401,
+            "authentication_error",
+            None,
+        ),
+        (
+            C::NotFound,
+            404,
+            "invalid_request_error",
+            Some("not_found"),
+            404,
+            "not_found_error",
+            None,
+        ),
+        (
+            C::Conflict,
+            409,
+            "invalid_request_error",
+            Some("conflict"),
+            409,
+            "invalid_request_error",
+            None,
+        ),
+        (
+            C::TooLarge,
+            413,
+            "invalid_request_error",
+            Some("request_too_large"),
+            413,
+            "request_too_large",
+            None,
+        ),
+        (
+            C::RateLimited,
+            429,
+            "rate_limit_error",
+            Some("rate_limit_exceeded"),
+            429,
+            "rate_limit_error",
+            Some("2"),
+        ),
+        (
+            C::Overloaded,
+            429,
+            "overloaded_error",
+            Some("overloaded"),
+            529,
+            "overloaded_error",
+            Some("5"),
+        ),
+        (
+            C::Unavailable,
+            503,
+            "server_error",
+            Some("engine_unavailable"),
+            503,
+            "api_error",
+            Some("5"),
+        ),
+        (C::Timeout, 504, "server_error", Some("timeout"), 504, "timeout_error", None),
+        (
+            C::Cancelled,
+            499,
+            "invalid_request_error",
+            Some("cancelled"),
+            499,
+            "invalid_request_error",
+            None,
+        ),
+        (C::Internal, 500, "server_error", None, 500, "api_error", None),
+    ];
+    for (class, chat_status, chat_type, code, messages_status, messages_type, retry) in cases {
+        let error = ApiError::new(class, "what happened; what to do");
+        let chat = error_response(Dialect::Chat, &error);
+        assert_eq!(chat.status, chat_status, "{class:?}");
+        assert_eq!(
+            body(&chat.body),
+            json!({"error": {
+                "message": "what happened; what to do", "type": chat_type, "param": null,
+                "code": code,
+            }})
+        );
+        let messages = error_response(Dialect::Messages, &error);
+        assert_eq!(messages.status, messages_status, "{class:?}");
+        assert_eq!(
+            body(&messages.body),
+            json!({"type": "error", "error": {
+                "type": messages_type, "message": "what happened; what to do",
+            }})
+        );
+        for response in [chat, messages] {
+            let header =
+                |name| response.headers.iter().find(|(n, _)| *n == name).map(|(_, v)| v.as_str());
+            assert_eq!(header("retry-after"), retry, "{class:?}");
+            assert_eq!(header("content-type"), Some("application/json"));
+            let retryable = class.is_retryable().to_string();
+            assert_eq!(header("x-should-retry"), Some(retryable.as_str()), "{class:?}");
+        }
+    }
+}
+
+#[test]
+fn a_context_overflow_is_worded_as_each_vendor_does() {
+    let known = ApiError::context_overflow(
+        "the engine said so",
+        Some(ContextUse { tokens: 210_000, window: 200_000 }),
+    );
+    let unknown = ApiError::context_overflow("the engine said so", None);
+    let message = |dialect, error| {
+        let response = error_response(dialect, error);
+        assert_eq!(response.status, 400);
+        body(&response.body)["error"]["message"].as_str().unwrap_or_default().to_owned()
+    };
+    assert_eq!(
+        message(Dialect::Messages, &known),
+        "prompt is too long: 210000 tokens > 200000 maximum"
+    );
+    assert_eq!(message(Dialect::Messages, &unknown), "prompt is too long: the engine said so");
+    assert!(
+        message(Dialect::Chat, &known)
+            .starts_with("This model's maximum context length is 200000 tokens.")
+    );
+    assert!(message(Dialect::Chat, &unknown).contains("maximum context length"));
+    let chat = body(&error_response(Dialect::Chat, &known).body);
+    assert_eq!(chat["error"]["code"], "context_length_exceeded");
+    assert_eq!(chat["error"]["param"], "messages");
+}
+
+#[test]
+fn a_retry_hint_is_whole_seconds_within_reason() {
+    for (seconds, header) in [(0.2, "1"), (1.01, "2"), (60.0, "60"), (1e9, "3600"), (-3.0, "1")] {
+        let error = ApiError::new(ErrorClass::RateLimited, "slow down").retry_after(seconds);
+        let response = error_response(Dialect::Chat, &error);
+        assert!(response.headers.contains(&("retry-after", header.to_owned())), "{seconds}");
+    }
+}
+
+#[test]
+fn an_unknown_route_is_told_in_the_dialect() {
+    let error = ApiError::unknown_route("POST", "/v1/completions");
+    let response = error_response(Dialect::Chat, &error);
+    assert_eq!(response.status, 404);
+    let message = body(&response.body)["error"]["message"].to_string();
+    assert!(message.contains("POST /v1/completions is not served"), "{message}");
+}
+
+#[test]
+fn model_lists_tell_the_context_window() {
+    let models = [
+        ModelInfo { id: "lab".to_owned(), context_window: Some(32768) },
+        ModelInfo { id: "other".to_owned(), context_window: None },
+    ];
+    let chat = body(&models_body(Dialect::Chat, &models));
+    assert_eq!(
+        chat,
+        json!({"object": "list", "data": [
+            {"id": "lab", "object": "model", "created": 0, "owned_by": "polar", "max_model_len": 32768},
+            {"id": "other", "object": "model", "created": 0, "owned_by": "polar"},
+        ]})
+    );
+    let messages = body(&models_body(Dialect::Messages, &models));
+    assert_eq!(messages["data"][0]["max_input_tokens"], 32768);
+    assert_eq!(messages["first_id"], "lab");
+    assert_eq!(messages["last_id"], "other");
+    assert_eq!(messages["has_more"], false);
+    for (dialect, list) in [(Dialect::Chat, chat), (Dialect::Messages, messages)] {
+        assert_eq!(body(&model_body(dialect, &models[0])), list["data"][0]);
+    }
+}
+
+#[test]
+fn a_count_is_one_number() {
+    assert_eq!(body(&token_count_body(42)), json!({"input_tokens": 42}));
+}

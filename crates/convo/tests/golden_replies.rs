@@ -1,0 +1,192 @@
+//! Replies as each dialect's clients read them, byte for byte.
+
+use polar_convo::{
+    ApiError, ContextUse, Dialect, FinishReason, Reply, ReplyEnd, ReplyEvent, ReplyHead, Request,
+    StreamEncoder, Usage, unary_body,
+};
+use polar_types::ErrorClass;
+
+fn head(id: &str) -> ReplyHead {
+    ReplyHead {
+        id: id.to_owned(),
+        model: "lab-model".to_owned(),
+        created: 1_700_000_000,
+        prompt_tokens: Some(120),
+    }
+}
+
+fn end(finish: FinishReason) -> ReplyEnd {
+    ReplyEnd {
+        finish,
+        stop_sequence: None,
+        usage: Usage {
+            prompt_tokens: 120,
+            completion_tokens: 30,
+            cached_tokens: Some(64),
+            reasoning_tokens: Some(5),
+        },
+    }
+}
+
+fn call(index: u32, id: &str, name: &str) -> ReplyEvent {
+    ReplyEvent::ToolCall { index, id: id.to_owned(), name: name.to_owned() }
+}
+
+fn arguments(index: u32, fragment: &str) -> ReplyEvent {
+    ReplyEvent::ToolArguments { index, fragment: fragment.to_owned() }
+}
+
+/// Thinking, text and two parallel calls, with the empty deltas that engines send in between.
+fn everything() -> Vec<ReplyEvent> {
+    vec![
+        ReplyEvent::Text(String::new()),
+        ReplyEvent::Reasoning("Look ".to_owned()),
+        ReplyEvent::Reasoning("first.\n".to_owned()),
+        ReplyEvent::Reasoning(String::new()),
+        ReplyEvent::Text("I'll \"look\".".to_owned()),
+        call(0, "toolu_01", "Read"),
+        arguments(0, ""),
+        arguments(0, "{\"file_path\": "),
+        arguments(0, "\"/work/ü.py\"}"),
+        call(1, "toolu_02", "Bash"),
+        arguments(1, "{\"command\":\"ls\"}"),
+    ]
+}
+
+fn encoder(dialect: Dialect, id: &str) -> StreamEncoder {
+    let mut request = Request::new(dialect, "lab-model");
+    request.include_usage = true;
+    StreamEncoder::new(dialect, head(id), &request)
+}
+
+fn text(out: Vec<u8>) -> String {
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+fn streamed(dialect: Dialect, id: &str) -> String {
+    let mut encoder = encoder(dialect, id);
+    let mut out = Vec::new();
+    encoder.keep_alive(&mut out);
+    for (i, event) in everything().iter().enumerate() {
+        encoder.event(event, &mut out);
+        if i == 4 {
+            encoder.keep_alive(&mut out);
+        }
+    }
+    encoder.end(&end(FinishReason::Stop), &mut out);
+    text(out)
+}
+
+#[test]
+fn thinking_text_and_two_calls_streamed() {
+    insta::assert_snapshot!("everything.events-chat", streamed(Dialect::Chat, "chatcmpl-1"));
+    insta::assert_snapshot!("everything.events-messages", streamed(Dialect::Messages, "msg_1"));
+}
+
+#[test]
+fn thinking_text_and_two_calls_unary() {
+    let mut reply = Reply::default();
+    for event in everything() {
+        reply.push(&event);
+    }
+    let body = |dialect, id| text(unary_body(dialect, &head(id), &reply, &end(FinishReason::Stop)));
+    insta::assert_snapshot!("everything.unary-chat", body(Dialect::Chat, "chatcmpl-1"));
+    insta::assert_snapshot!("everything.unary-messages", body(Dialect::Messages, "msg_1"));
+}
+
+fn failing(dialect: Dialect, id: &str, error: &ApiError) -> String {
+    let mut encoder = encoder(dialect, id);
+    let mut out = Vec::new();
+    encoder.event(&ReplyEvent::Text("Half a".to_owned()), &mut out);
+    encoder.error(error, &mut out);
+    encoder.event(&ReplyEvent::Text(" sentence".to_owned()), &mut out);
+    encoder.keep_alive(&mut out);
+    encoder.end(&end(FinishReason::Stop), &mut out);
+    assert!(encoder.is_closed());
+    text(out)
+}
+
+#[test]
+fn an_error_in_the_midst_of_a_stream_ends_it() {
+    let error = ApiError::new(ErrorClass::Unavailable, "the engine closed the connection");
+    insta::assert_snapshot!("cut.events-chat", failing(Dialect::Chat, "chatcmpl-1", &error));
+    insta::assert_snapshot!("cut.events-messages", failing(Dialect::Messages, "msg_1", &error));
+}
+
+#[test]
+fn a_context_overflow_found_after_the_headers_keeps_its_words() {
+    let context = Some(ContextUse { tokens: 9000, window: 8192 });
+    let error = ApiError::context_overflow("too long", context);
+    let mut out = Vec::new();
+    encoder(Dialect::Messages, "msg_1").error(&error, &mut out);
+    encoder(Dialect::Chat, "chatcmpl-1").error(&error, &mut out);
+    insta::assert_snapshot!("overflow.events-both", text(out));
+}
+
+#[test]
+fn a_reply_that_the_engine_gave_up_ends_in_an_error_that_clients_retry() {
+    for dialect in [Dialect::Chat, Dialect::Messages] {
+        let mut encoder = encoder(dialect, "id");
+        let mut out = Vec::new();
+        encoder.event(&call(0, "toolu_01", "Bash"), &mut out);
+        encoder.end(&end(FinishReason::Abort), &mut out);
+        let out = text(out);
+        let last = out.trim_end().rsplit("\n\n").next().unwrap_or_default().to_owned();
+        assert!(last.contains("overloaded_error"), "{dialect:?}: {last}");
+        assert!(!out.contains("[DONE]") && !out.contains("message_stop"), "{dialect:?}: {out}");
+    }
+}
+
+#[test]
+fn arguments_out_of_turn_end_a_messages_stream_instead_of_getting_lost() {
+    let mut encoder = encoder(Dialect::Messages, "msg_1");
+    let mut out = Vec::new();
+    for event in [call(0, "a", "Read"), call(1, "b", "Read"), arguments(0, "{}")] {
+        encoder.event(&event, &mut out);
+    }
+    assert!(encoder.is_closed());
+    assert!(text(out).contains("event: error\n"));
+}
+
+#[test]
+fn a_chat_stream_has_a_usage_chunk_only_when_asked_for() {
+    let request = Request::new(Dialect::Chat, "lab-model");
+    let mut encoder = StreamEncoder::new(Dialect::Chat, head("chatcmpl-1"), &request);
+    let mut out = Vec::new();
+    encoder.end(&end(FinishReason::Length), &mut out);
+    let out = text(out);
+    assert!(!out.contains("usage"), "{out}");
+    assert!(out.contains(r#""finish_reason":"length""#), "{out}");
+}
+
+#[test]
+fn finish_reasons_in_both_dialects() {
+    let text_reply = {
+        let mut reply = Reply::default();
+        reply.push(&ReplyEvent::Text("x".to_owned()));
+        reply
+    };
+    let call_reply = {
+        let mut reply = Reply::default();
+        reply.push(&call(0, "a", "Read"));
+        reply
+    };
+    let cases = [
+        (&text_reply, FinishReason::Stop, "stop", "end_turn"),
+        (&text_reply, FinishReason::StopSequence, "stop", "stop_sequence"),
+        (&text_reply, FinishReason::Length, "length", "max_tokens"),
+        (&text_reply, FinishReason::ToolCalls, "stop", "end_turn"),
+        (&call_reply, FinishReason::ToolCalls, "tool_calls", "tool_use"),
+        (&call_reply, FinishReason::Stop, "tool_calls", "tool_use"),
+        (&call_reply, FinishReason::Length, "length", "max_tokens"),
+    ];
+    for (reply, finish, chat, messages) in cases {
+        let end = ReplyEnd { stop_sequence: Some("END".to_owned()), ..end(finish) };
+        let body = text(unary_body(Dialect::Chat, &head("c"), reply, &end));
+        assert!(body.contains(&format!(r#""finish_reason":"{chat}""#)), "{finish:?}: {body}");
+        let body = text(unary_body(Dialect::Messages, &head("m"), reply, &end));
+        let stop = if messages == "stop_sequence" { r#""END""# } else { "null" };
+        let wanted = format!(r#""stop_reason":"{messages}","stop_sequence":{stop}"#);
+        assert!(body.contains(&wanted), "{finish:?}: {body}");
+    }
+}

@@ -1,0 +1,33 @@
+//! Requests as agent programs send them, and what an engine gets for them.
+//!
+//! A fixture is named after who sends it and in which dialect; its snapshot after where
+//! it goes.
+
+use polar_convo::{Dialect, encode_engine_chat};
+use serde_json::json;
+
+macro_rules! golden {
+    ($($case:ident, $dialect:ident, $file:literal;)*) => {$(
+        #[test]
+        fn $case() {
+            let body = include_bytes!(concat!("fixtures/", $file, ".json"));
+            let request = Dialect::$dialect.decode_request(body).unwrap();
+            let seen = json!({
+                "engine": encode_engine_chat(&request),
+                "stream": request.stream,
+                "include_usage": request.include_usage,
+                "unsent": request.unsent,
+                "losses": request.losses,
+            });
+            insta::assert_json_snapshot!(concat!($file, "-engine"), seen);
+        }
+    )*};
+}
+
+golden! {
+    claude_code_with_a_known_model, Messages, "claude_code_4_5.messages";
+    claude_code_with_an_unknown_model, Messages, "claude_code_unknown_model.messages";
+    a_title_request_with_everything_optional, Messages, "title_request.messages";
+    pi, Chat, "pi.chat";
+    qwen_code, Chat, "qwen_code.chat";
+}

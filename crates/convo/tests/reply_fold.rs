@@ -1,0 +1,289 @@
+//! A streamed reply, read by a client of the dialect, is the unary reply.
+//!
+//! The readers here are written from the dialects' rules, not from the encoders: they refuse
+//! what strict clients refuse (blocks that overlap, wrong indexes, empty deltas, anything
+//! after the end).
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+use polar_convo::{
+    Dialect, FinishReason, Reply, ReplyEnd, ReplyEvent, ReplyHead, Request, StreamEncoder,
+    UNPARSED_ARGUMENTS, Usage, unary_body,
+};
+use polar_wire::sse::SseParser;
+use proptest::prelude::*;
+use serde_json::{Map, Value, json};
+
+type Events = Vec<(String, Value)>;
+
+fn events(stream: &[u8]) -> Events {
+    let mut parser = SseParser::new(1 << 20);
+    parser.push(stream);
+    let mut events = Vec::new();
+    while let Ok(Some(event)) = parser.next_event() {
+        let data = if event.is_done() {
+            json!("[DONE]")
+        } else {
+            serde_json::from_slice(event.data).unwrap_or(Value::Null)
+        };
+        events.push((event.event.to_owned(), data));
+    }
+    assert!(!parser.has_partial_event());
+    events
+}
+
+/// Reads a Chat stream into the body a unary request would have got.
+fn read_chat(events: Events) -> Value {
+    let mut body = json!({});
+    let (mut content, mut reasoning) = (Value::Null, Value::Null);
+    let mut calls: Vec<Value> = Vec::new();
+    let (mut finish, mut usage, mut done) = (Value::Null, Value::Null, false);
+    for (name, mut chunk) in events {
+        assert!(!done && name.is_empty());
+        if chunk == "[DONE]" {
+            done = true;
+            continue;
+        }
+        assert_eq!(chunk["object"], "chat.completion.chunk");
+        for field in ["id", "created", "model"] {
+            body[field] = chunk[field].take();
+        }
+        if let Some(counts) = chunk.get_mut("usage") {
+            usage = counts.take();
+        }
+        let Some(choice) = chunk["choices"].get_mut(0) else { continue };
+        assert!(finish.is_null(), "nothing may follow the finish reason");
+        finish = choice["finish_reason"].take();
+        let delta = choice["delta"].as_object().cloned().unwrap_or_default();
+        append(&mut content, delta.get("content"));
+        append(&mut reasoning, delta.get("reasoning_content"));
+        for call in delta.get("tool_calls").and_then(Value::as_array).into_iter().flatten() {
+            let index = call["index"].as_u64().unwrap_or(99) as usize;
+            if index == calls.len() {
+                let function = json!({"name": call["function"]["name"], "arguments": ""});
+                calls.push(json!({"id": call["id"], "type": "function", "function": function}));
+            }
+            append(&mut calls[index]["function"]["arguments"], call["function"].get("arguments"));
+        }
+    }
+    assert!(done, "the stream must end with [DONE]");
+    let mut message = json!({"role": "assistant", "content": content});
+    if !reasoning.is_null() {
+        message["reasoning_content"] = reasoning;
+    }
+    if !calls.is_empty() {
+        message["tool_calls"] = Value::Array(calls);
+    }
+    body["object"] = "chat.completion".into();
+    body["choices"] = json!([{
+        "index": 0, "message": message, "logprobs": null, "finish_reason": finish,
+    }]);
+    body["usage"] = usage;
+    body
+}
+
+fn append(to: &mut Value, more: Option<&Value>) {
+    if let Some(more) = more.and_then(Value::as_str).filter(|more| !more.is_empty()) {
+        *to = Value::String(to.as_str().unwrap_or_default().to_owned() + more);
+    }
+}
+
+/// Reads a Messages stream into the body a unary request would have got.
+fn read_messages(events: Events) -> Value {
+    let mut message = Value::Null;
+    let mut content: Vec<Value> = Vec::new();
+    let mut open: Option<(usize, String)> = None;
+    let mut stopped = false;
+    for (name, mut event) in events {
+        assert!(!stopped, "nothing may follow message_stop");
+        assert_eq!(event["type"], name.as_str());
+        match name.as_str() {
+            "ping" => {}
+            "message_start" => {
+                assert!(message.is_null());
+                message = event["message"].take();
+            }
+            "content_block_start" => {
+                assert!(open.is_none() && event["index"] == content.len());
+                open = Some((content.len(), String::new()));
+                content.push(event["content_block"].take());
+            }
+            "content_block_delta" => {
+                let (index, json_text) = open.as_mut().expect("an open block");
+                assert_eq!(event["index"], *index);
+                apply_delta(&mut content[*index], &event["delta"], json_text);
+            }
+            "content_block_stop" => {
+                let (index, json_text) = open.take().expect("an open block");
+                assert_eq!(event["index"], index);
+                if content[index]["type"] == "tool_use" {
+                    content[index]["input"] = parse_input(&json_text);
+                }
+            }
+            "message_delta" => {
+                assert!(open.is_none());
+                message["stop_reason"] = event["delta"]["stop_reason"].take();
+                message["stop_sequence"] = event["delta"]["stop_sequence"].take();
+                message["usage"] = event["usage"].take();
+            }
+            "message_stop" => stopped = true,
+            other => panic!("unknown event {other}"),
+        }
+    }
+    assert!(stopped, "the stream must end with message_stop");
+    message["content"] = Value::Array(content);
+    message
+}
+
+fn apply_delta(block: &mut Value, delta: &Value, json_text: &mut String) {
+    let (kind, field) = match delta["type"].as_str() {
+        Some("text_delta") => ("text", "text"),
+        Some("thinking_delta") => ("thinking", "thinking"),
+        Some("signature_delta") => ("thinking", "signature"),
+        Some("input_json_delta") => {
+            assert_eq!(block["type"], "tool_use");
+            let fragment = delta["partial_json"].as_str().unwrap_or_default();
+            assert!(!fragment.is_empty());
+            return json_text.push_str(fragment);
+        }
+        other => panic!("unknown delta {other:?}"),
+    };
+    assert_eq!(block["type"], kind);
+    assert!(delta[field].as_str().is_some_and(|more| !more.is_empty()));
+    append(&mut block[field], delta.get(field));
+}
+
+fn parse_input(json_text: &str) -> Value {
+    if json_text.trim().is_empty() {
+        return json!({});
+    }
+    match serde_json::from_str::<Map<String, Value>>(json_text) {
+        Ok(object) => Value::Object(object),
+        Err(_) => json!({ UNPARSED_ARGUMENTS: json_text }),
+    }
+}
+
+/// A piece of a reply before it is cut into events.
+#[derive(Debug, Clone)]
+enum Piece {
+    Text(Vec<String>),
+    Reasoning(Vec<String>),
+    Call { name: String, arguments: Vec<String> },
+}
+
+fn fragments() -> impl Strategy<Value = Vec<String>> {
+    prop::collection::vec("[a-zA-Zäß\\\\\"\n\r\t {}:,0-9\u{1}\u{2028}]{0,12}", 1..6)
+}
+
+fn arguments() -> impl Strategy<Value = Vec<String>> {
+    let valid = "[a-zß\"\n]{0,8}".prop_map(|text| {
+        let json = json!({"path": text, "limit": 3}).to_string();
+        let middle = json.char_indices().nth(json.chars().count() / 2).map_or(0, |(at, _)| at);
+        vec![json[..middle].to_owned(), String::new(), json[middle..].to_owned()]
+    });
+    prop_oneof![
+        4 => valid,
+        1 => fragments(),
+        1 => Just(Vec::new()),
+        1 => Just(vec!["[1, 2]".to_owned()]),
+        1 => Just(vec!["  {\n  \"a\" : 1.0 }\n".to_owned()]),
+    ]
+}
+
+fn pieces() -> impl Strategy<Value = Vec<Piece>> {
+    let piece = prop_oneof![
+        fragments().prop_map(Piece::Text),
+        fragments().prop_map(Piece::Reasoning),
+        ("[a-z_]{1,8}", arguments()).prop_map(|(name, arguments)| Piece::Call { name, arguments }),
+    ];
+    prop::collection::vec(piece, 0..8)
+}
+
+fn reply_events(pieces: &[Piece]) -> Vec<ReplyEvent> {
+    let mut events = Vec::new();
+    let mut index = 0;
+    for piece in pieces {
+        match piece {
+            Piece::Text(parts) => events.extend(parts.iter().cloned().map(ReplyEvent::Text)),
+            Piece::Reasoning(parts) => {
+                events.extend(parts.iter().cloned().map(ReplyEvent::Reasoning));
+            }
+            Piece::Call { name, arguments } => {
+                let id = format!("call_{index}");
+                events.push(ReplyEvent::ToolCall { index, id, name: name.clone() });
+                let fragment =
+                    |text: &String| ReplyEvent::ToolArguments { index, fragment: text.clone() };
+                events.extend(arguments.iter().map(fragment));
+                index += 1;
+            }
+        }
+    }
+    events
+}
+
+fn reply_end() -> impl Strategy<Value = ReplyEnd> {
+    let finish = prop_oneof![
+        Just(FinishReason::Stop),
+        Just(FinishReason::StopSequence),
+        Just(FinishReason::ToolCalls),
+        Just(FinishReason::Length),
+    ];
+    let counts = (0u64..9999, 0u64..9999, prop::option::of(0u64..9999), prop::option::of(0u64..99));
+    (finish, counts).prop_map(|(finish, counts)| ReplyEnd {
+        finish,
+        stop_sequence: (finish == FinishReason::StopSequence).then(|| "</s>".to_owned()),
+        usage: Usage {
+            prompt_tokens: counts.0,
+            completion_tokens: counts.1,
+            cached_tokens: counts.2,
+            reasoning_tokens: counts.3,
+        },
+    })
+}
+
+proptest! {
+    #[test]
+    fn a_stream_read_by_a_client_is_the_unary_body(
+        pieces in pieces(),
+        end in reply_end(),
+        pings in prop::collection::vec(0usize..40, 0..4),
+        prompt_tokens in prop::option::of(0u64..9999),
+    ) {
+        let events_in = reply_events(&pieces);
+        let mut reply = Reply::default();
+        for event in &events_in {
+            reply.push(event);
+        }
+        for dialect in [Dialect::Chat, Dialect::Messages] {
+            let head = ReplyHead {
+                id: "id-1".to_owned(),
+                model: "m\"1\"".to_owned(),
+                created: 1,
+                prompt_tokens,
+            };
+            let mut request = Request::new(dialect, "m");
+            request.include_usage = true;
+            let mut encoder = StreamEncoder::new(dialect, head.clone(), &request);
+            let mut stream = Vec::new();
+            for (i, event) in events_in.iter().enumerate() {
+                if pings.contains(&i) {
+                    encoder.keep_alive(&mut stream);
+                }
+                encoder.event(event, &mut stream);
+            }
+            encoder.end(&end, &mut stream);
+            let unary = unary_body(dialect, &head, &reply, &end);
+            let unary: Value = serde_json::from_slice(&unary).unwrap();
+            let read = match dialect {
+                Dialect::Chat => read_chat(events(&stream)),
+                Dialect::Messages => read_messages(events(&stream)),
+            };
+            prop_assert_eq!(read, unary);
+        }
+    }
+}
