@@ -269,6 +269,11 @@ impl RecordedSession {
             + text
     }
 
+    /// A message by its number in the tree of messages.
+    pub fn message(&self, number: u32) -> Value {
+        self.value(number)
+    }
+
     /// Stored values were checked to be JSON when they were read.
     fn value(&self, number: u32) -> Value {
         let text = self.values.get(number as usize);

@@ -44,7 +44,7 @@ pub struct TokenCounts {
     /// The rest, by reason.
     #[serde(default)]
     pub untrained: BTreeMap<UntrainedReason, u64>,
-    /// Positions with mask 0 in responses: tool output, user turns, repeated context.
+    /// Positions in responses that were not sampled there: tool output, user turns. Their mask is 0.
     pub context: u64,
 }
 
@@ -223,7 +223,7 @@ pub struct Trajectory {
     pub traces: Vec<Trace>,
     /// Where every sampled token went.
     pub tokens: TokenCounts,
-    /// How often each cause forked a trace.
+    /// How many traces there are by cause; the first one counts as `new_lineage`.
     pub forks: BTreeMap<ForkCause, u32>,
 }
 

@@ -1,0 +1,143 @@
+//! Which calls are trained, and which call continues which.
+
+use polar_record::{Position, PrefixTree, RecordedCall, RecordedSession};
+use polar_types::UntrainedReason;
+use std::collections::HashMap;
+
+/// Where a call's sampled tokens go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// Into a trace.
+    Trained,
+    /// Nowhere: nothing was sampled.
+    Nothing,
+    /// Into the counts only.
+    Untrained(UntrainedReason),
+}
+
+/// Fate and parent of every call of a session.
+#[derive(Debug)]
+pub(crate) struct Lineages {
+    fates: Vec<Fate>,
+    parents: Vec<Option<u32>>,
+}
+
+impl Lineages {
+    pub(crate) fn of(session: &RecordedSession) -> Self {
+        let mut fates: Vec<Fate> = session.calls().iter().map(fate_alone).collect();
+        rescue_continued(session, &mut fates);
+        let parents = parents(session, &fates);
+        Self { fates, parents }
+    }
+
+    pub(crate) fn fate(&self, call: u32) -> Fate {
+        self.fates[call as usize]
+    }
+
+    /// The trained call that `call` continues: the one with the longest prompt and reply
+    /// that `call`'s prompt begins with. Known for calls that are not trained too.
+    pub(crate) fn parent(&self, call: u32) -> Option<u32> {
+        self.parents[call as usize]
+    }
+}
+
+fn fate_alone(call: &RecordedCall) -> Fate {
+    if call.sampled_tokens() == 0 {
+        Fate::Nothing
+    } else if matches!(call.meta.finish_reason.as_str(), "abort" | "error") {
+        Fate::Untrained(UntrainedReason::EngineAborted)
+    } else if !call.counts_as_delivered() {
+        Fate::Untrained(UntrainedReason::Undelivered)
+    } else if call.sequence_end().is_none() {
+        Fate::Untrained(UntrainedReason::IdsMissing)
+    } else {
+        Fate::Trained
+    }
+}
+
+/// A prompt that goes on behind exactly what an undelivered call sampled shows that the
+/// harness had it after all. Not so where a delivered call explains the prompt as well or
+/// better: a reply cut after its first token is often the beginning of the retry's reply.
+fn rescue_continued(session: &RecordedSession, fates: &mut [Fate]) {
+    let tree = session.tokens();
+    let mut ends = SequenceEnds::default();
+    for (index, call) in session.calls().iter().enumerate() {
+        if let Some(prompt) = call.prompt_end() {
+            let deepest = ends.deepest_on_path(tree, prompt);
+            let is_explained = deepest.iter().any(|call| fates[*call as usize] == Fate::Trained);
+            if let (false, Some(latest)) = (is_explained, deepest.last()) {
+                fates[*latest as usize] = Fate::Trained;
+            }
+        }
+        let undelivered = Fate::Untrained(UntrainedReason::Undelivered);
+        if let Some(end) = call.sequence_end()
+            && (fates[index] == Fate::Trained || fates[index] == undelivered)
+        {
+            ends.add(tree, end, index as u32);
+        }
+    }
+}
+
+fn parents(session: &RecordedSession, fates: &[Fate]) -> Vec<Option<u32>> {
+    let tree = session.tokens();
+    let mut ends = SequenceEnds::default();
+    let mut is_continued = vec![false; fates.len()];
+    let mut parents = Vec::with_capacity(fates.len());
+    for (index, call) in session.calls().iter().enumerate() {
+        let parent = call.prompt_end().and_then(|prompt| {
+            // Of several calls that sampled the same behind the same prompt, each can be
+            // continued once without a fork.
+            let deepest = ends.deepest_on_path(tree, prompt);
+            let free = deepest.iter().rfind(|call| !is_continued[**call as usize]);
+            free.or(deepest.last()).copied()
+        });
+        if fates[index] == Fate::Trained {
+            if let Some(parent) = parent {
+                is_continued[parent as usize] = true;
+            }
+            if let Some(end) = call.sequence_end() {
+                ends.add(tree, end, index as u32);
+            }
+        }
+        parents.push(parent);
+    }
+    parents
+}
+
+/// Where sequences end, by node of the tree of tokens.
+#[derive(Default)]
+struct SequenceEnds {
+    by_node: HashMap<u32, NodeEnds>,
+}
+
+/// Ends inside one node, shallow ones first.
+#[derive(Default)]
+struct NodeEnds {
+    depths: Vec<usize>,
+    calls: Vec<u32>,
+}
+
+impl SequenceEnds {
+    fn add(&mut self, tree: &PrefixTree, end: Position, call: u32) {
+        if let Some((node, depth)) = tree.nodes_up(end).next() {
+            let ends = self.by_node.entry(node).or_default();
+            let at = ends.depths.partition_point(|other| *other <= depth);
+            ends.depths.insert(at, depth);
+            ends.calls.insert(at, call);
+        }
+    }
+
+    /// The calls whose sequences reach furthest among those that `at`'s path begins with,
+    /// oldest first.
+    fn deepest_on_path(&self, tree: &PrefixTree, at: Position) -> &[u32] {
+        tree.nodes_up(at)
+            .filter_map(|(node, depth)| Some((self.by_node.get(&node)?, depth)))
+            .find_map(|(ends, depth)| {
+                let end = ends.depths.partition_point(|other| *other <= depth);
+                let deepest = *ends.depths[..end].last()?;
+                let start = ends.depths.partition_point(|other| *other < deepest);
+                Some(&ends.calls[start..end])
+            })
+            .unwrap_or_default()
+    }
+}

@@ -1,0 +1,129 @@
+//! Lays calls out as one token sequence with its mask, logprobs and messages.
+
+use polar_record::{RecordedCall, RecordedSession};
+use polar_types::{
+    ForkPoint, LineageInfo, LineageRole, TokenCounts, Trace, UntrainedReason, WeightSpan,
+};
+use serde_json::{Value, json};
+
+/// A trace that begins with the prompt of `call`.
+pub(crate) fn start(
+    session: &RecordedSession,
+    call: u32,
+    fork: ForkPoint,
+    parent: Option<u32>,
+) -> Trace {
+    let header = &session.header;
+    let call = &session.calls()[call as usize];
+    Trace {
+        prompt_ids: session.prompt_ids(call).unwrap_or_default(),
+        response_ids: Vec::new(),
+        loss_mask: Vec::new(),
+        response_logprobs: Vec::new(),
+        prompt_messages: session.messages(call, 0),
+        response_messages: Vec::new(),
+        tools: None,
+        finish_reason: None,
+        reward: None,
+        weight_versions: Vec::new(),
+        lineage: LineageInfo { role: LineageRole::Main, parent, fork },
+        calls: Vec::new(),
+        rollout_id: header.session_id.clone(),
+        group_id: header.group_id.clone(),
+        siblings: 0,
+        loss_weight: 0.0,
+        sampling: Value::Null,
+    }
+}
+
+/// Adds what `call`'s prompt says behind the reply of `parent`, the last call of the trace.
+pub(crate) fn extend(trace: &mut Trace, session: &RecordedSession, parent: u32, call: u32) {
+    let parent = &session.calls()[parent as usize];
+    let call = &session.calls()[call as usize];
+    if let (Some(from), Some(to)) = (parent.sequence_end(), call.prompt_end()) {
+        let context = session.tokens().path(to, from.depth());
+        trace.loss_mask.resize(trace.loss_mask.len() + context.len(), 0);
+        trace.response_logprobs.resize(trace.response_logprobs.len() + context.len(), None);
+        trace.response_ids.extend(context);
+    }
+    let mut messages = session.messages(call, parent.prompt_messages());
+    // The harness repeats the reply, often changed; the reply itself is already there.
+    if messages.first().is_some_and(|message| message["role"] == "assistant") {
+        messages.remove(0);
+    }
+    trace.response_messages.extend(messages);
+}
+
+/// Adds the reply of `call`, whose prompt is all of the trace so far.
+pub(crate) fn add_reply(
+    trace: &mut Trace,
+    session: &RecordedSession,
+    call: u32,
+    counts: &mut TokenCounts,
+) {
+    let call = &session.calls()[call as usize];
+    let sampled = session.sampled_ids(call).unwrap_or_default();
+    let start = trace.response_ids.len();
+    for at in 0..sampled.len() {
+        let logprob = logprob(call, at, sampled.len());
+        trace.loss_mask.push(u8::from(logprob.is_some()));
+        trace.response_logprobs.push(logprob);
+    }
+    let trained = trace.loss_mask[start..].iter().map(|mask| u64::from(*mask)).sum::<u64>();
+    let missing = sampled.len() as u64 - trained;
+    counts.trained += trained;
+    if missing > 0 {
+        *counts.untrained.entry(UntrainedReason::LogprobMissing).or_default() += missing;
+    }
+    trace.response_ids.extend(sampled);
+    trace.response_messages.push(session.reply(call));
+    add_weight_versions(trace, call, start as u64);
+    trace.tools = session.tools(call);
+    trace.finish_reason = Some(call.meta.finish_reason.clone());
+    trace.sampling = sampling(session, call);
+    trace.calls.push(call.meta.call_id.clone());
+}
+
+/// The logprob of a sampled token, where there is one that can be trained on: JSON has no
+/// way to say infinity or not-a-number, and no trainer a use for them.
+fn logprob(call: &RecordedCall, at: usize, sampled: usize) -> Option<f32> {
+    let is_aligned = call.logprobs.len() == sampled;
+    call.logprobs.get(at).copied().flatten().filter(|value| is_aligned && value.is_finite())
+}
+
+/// Moves a reply's spans to their place in the response. What the engine did not say is a
+/// span without version, so that the spans always cover exactly the sampled positions.
+fn add_weight_versions(trace: &mut Trace, call: &RecordedCall, start: u64) {
+    let end = trace.response_ids.len() as u64;
+    let mut at = start;
+    let spans = &mut trace.weight_versions;
+    for span in &call.meta.weight_versions {
+        let from = start.saturating_add(span.start).clamp(at, end);
+        let to = start.saturating_add(span.end).clamp(from, end);
+        push_span(spans, None, at, from);
+        push_span(spans, span.version.clone(), from, to);
+        at = to;
+    }
+    push_span(spans, None, at, end);
+}
+
+fn push_span(spans: &mut Vec<WeightSpan>, version: Option<String>, start: u64, end: u64) {
+    if start == end {
+        return;
+    }
+    match spans.last_mut() {
+        Some(last) if last.end == start && last.version == version => last.end = end,
+        _ => spans.push(WeightSpan { version, start, end }),
+    }
+}
+
+fn sampling(session: &RecordedSession, call: &RecordedCall) -> Value {
+    let mut sampling = match &call.meta.sampling {
+        Value::Object(parameters) => parameters.clone(),
+        Value::Null => serde_json::Map::new(),
+        other => serde_json::Map::from_iter([("parameters".to_owned(), other.clone())]),
+    };
+    sampling.insert("engine".to_owned(), session.header.engine.clone());
+    sampling.insert("logprob_mode".to_owned(), json!(call.meta.logprob_mode));
+    Value::Object(sampling)
+}

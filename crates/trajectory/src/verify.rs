@@ -1,0 +1,309 @@
+//! Checks a trajectory against the records it was built from.
+//!
+//! Independent of the builder on purpose: it compares whole prompts token by token and
+//! shares no code with what decides lineages, so that a mistake there shows here.
+
+use polar_record::{CallRecord, RecordedSession};
+use polar_types::{CallId, Trace, Trajectory, UntrainedReason};
+use std::collections::HashMap;
+
+/// How a trajectory breaks what it promises.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Violation {
+    /// The arrays of a trace do not belong together.
+    #[error("trace {trace}: response_ids, loss_mask and response_logprobs differ in length")]
+    Lengths {
+        /// Index of the trace.
+        trace: usize,
+    },
+    /// A trace names a call the journal does not have.
+    #[error("trace {trace} names call {call}, which is not in the journal")]
+    UnknownCall {
+        /// Index of the trace.
+        trace: usize,
+        /// The call it names.
+        call: CallId,
+    },
+    /// A call's tokens are in two places with mask 1.
+    #[error("call {call} is trained twice, the second time in trace {trace}")]
+    TrainedTwice {
+        /// Index of the second trace.
+        trace: usize,
+        /// The call.
+        call: CallId,
+    },
+    /// A token with mask 1 has another context than the engine had.
+    #[error("trace {trace}: the context of call {call} is not what the engine had")]
+    Context {
+        /// Index of the trace.
+        trace: usize,
+        /// The call whose prompt is not the trace's beginning.
+        call: CallId,
+    },
+    /// A trace holds other tokens than were sampled.
+    #[error("trace {trace}: the tokens of call {call} are not those that were sampled")]
+    Sampled {
+        /// Index of the trace.
+        trace: usize,
+        /// The call.
+        call: CallId,
+    },
+    /// A position that was not sampled has a mask or a logprob.
+    #[error(
+        "trace {trace}: response position {position} was not sampled but has a mask or logprob"
+    )]
+    Invented {
+        /// Index of the trace.
+        trace: usize,
+        /// Position in the response.
+        position: usize,
+    },
+    /// Mask or logprob of a sampled position is not what the record says.
+    #[error("trace {trace}: mask or logprob at response position {position} is not the engine's")]
+    Logprob {
+        /// Index of the trace.
+        trace: usize,
+        /// Position in the response.
+        position: usize,
+    },
+    /// The spans of weight versions do not cover the sampled positions, once and in order.
+    #[error("trace {trace}: weight_versions do not cover exactly the sampled positions")]
+    WeightVersions {
+        /// Index of the trace.
+        trace: usize,
+    },
+    /// A call that can't be trained on is in a trace, or one that can is in none.
+    #[error("call {call} is {}", if *.is_trained { "trained and must not be" } else { "in no trace though nothing speaks against it" })]
+    Selection {
+        /// The call.
+        call: CallId,
+        /// Whether it is in a trace.
+        is_trained: bool,
+    },
+    /// The counts do not add up to what the journal and the traces hold.
+    #[error("tokens do not add up: {what} is counted as {counted} and found to be {found}")]
+    Counts {
+        /// What was counted.
+        what: String,
+        /// As the trajectory says.
+        counted: u64,
+        /// As the records say.
+        found: u64,
+    },
+    /// `siblings` or `loss_weight` do not fit the number of traces.
+    #[error("trace {trace}: siblings or loss_weight do not fit the number of traces")]
+    Siblings {
+        /// Index of the trace.
+        trace: usize,
+    },
+}
+
+/// Checks that `trajectory` keeps its promises towards the records: every sampled token
+/// trained once or counted, every context the engine's, every number the engine's own.
+pub fn verify(trajectory: &Trajectory, session: &RecordedSession) -> Result<(), Violation> {
+    let records: Vec<CallRecord> =
+        session.calls().iter().map(|call| session.record(call)).collect();
+    let mut check = Check {
+        index: records.iter().zip(0..).map(|(record, at)| (&record.meta.call_id, at)).collect(),
+        trained: vec![None; records.len()],
+        records: &records,
+    };
+    for (number, trace) in trajectory.traces.iter().enumerate() {
+        check.trace(number, trace)?;
+        let siblings = trajectory.traces.len();
+        if trace.siblings as usize != siblings || trace.loss_weight != 1.0 / siblings as f64 {
+            return Err(Violation::Siblings { trace: number });
+        }
+    }
+    let missing = check.selection(session)?;
+    counts(trajectory, &records, &check.trained, missing)
+}
+
+struct Check<'a> {
+    records: &'a [CallRecord],
+    index: HashMap<&'a CallId, usize>,
+    /// How many tokens of each call have mask 1; absent when it is in no trace.
+    trained: Vec<Option<u64>>,
+}
+
+impl Check<'_> {
+    fn trace(&mut self, number: usize, trace: &Trace) -> Result<(), Violation> {
+        let len = trace.response_ids.len();
+        if trace.loss_mask.len() != len || trace.response_logprobs.len() != len {
+            return Err(Violation::Lengths { trace: number });
+        }
+        let whole = [&trace.prompt_ids[..], &trace.response_ids[..]].concat();
+        let mut was_sampled = vec![false; len];
+        let mut reached = trace.prompt_ids.len();
+        for call in &trace.calls {
+            let unknown = || Violation::UnknownCall { trace: number, call: call.clone() };
+            let index = *self.index.get(call).ok_or_else(unknown)?;
+            let (start, end) = self.place(number, trace, &whole, index)?;
+            if start < reached || (reached == trace.prompt_ids.len() && start != reached) {
+                return Err(Violation::Context { trace: number, call: call.clone() });
+            }
+            reached = end;
+            let first = start - trace.prompt_ids.len();
+            was_sampled[first..first + (end - start)].fill(true);
+            self.reply(number, trace, index, first)?;
+        }
+        let is_bare = |at: usize| trace.loss_mask[at] == 0 && trace.response_logprobs[at].is_none();
+        match (0..len).find(|&at| !was_sampled[at] && !is_bare(at)) {
+            Some(position) => Err(Violation::Invented { trace: number, position }),
+            None => weight_versions(number, trace, &was_sampled),
+        }
+    }
+
+    /// Where a call's sampled tokens lie in the whole sequence.
+    fn place(
+        &self,
+        number: usize,
+        trace: &Trace,
+        whole: &[u32],
+        index: usize,
+    ) -> Result<(usize, usize), Violation> {
+        let record = &self.records[index];
+        let call = || record.meta.call_id.clone();
+        let prompt = record.prompt_ids.as_deref().unwrap_or_default();
+        let sampled = record.sampled_ids.as_deref().unwrap_or_default();
+        if prompt.len() < trace.prompt_ids.len() || !whole.starts_with(prompt) {
+            return Err(Violation::Context { trace: number, call: call() });
+        }
+        if !whole[prompt.len()..].starts_with(sampled) {
+            return Err(Violation::Sampled { trace: number, call: call() });
+        }
+        Ok((prompt.len(), prompt.len() + sampled.len()))
+    }
+
+    fn reply(
+        &mut self,
+        number: usize,
+        trace: &Trace,
+        index: usize,
+        first: usize,
+    ) -> Result<(), Violation> {
+        let record = &self.records[index];
+        let sampled = record.sampled_ids.as_deref().unwrap_or_default().len();
+        let mut trained = 0;
+        for at in 0..sampled {
+            let given = given_logprob(record, at).map(f32::to_bits);
+            let position = first + at;
+            let mask = trace.loss_mask[position];
+            let built = trace.response_logprobs[position].map(f32::to_bits);
+            if built != given || mask != u8::from(given.is_some()) {
+                return Err(Violation::Logprob { trace: number, position });
+            }
+            trained += u64::from(mask);
+        }
+        match self.trained[index].replace(trained) {
+            None => Ok(()),
+            Some(_) => {
+                Err(Violation::TrainedTwice { trace: number, call: record.meta.call_id.clone() })
+            }
+        }
+    }
+
+    /// Checks that each call is in a trace exactly if nothing speaks against it, and gives
+    /// the tokens of those that are in none, by reason.
+    fn selection(
+        &self,
+        session: &RecordedSession,
+    ) -> Result<HashMap<UntrainedReason, u64>, Violation> {
+        let mut untrained = HashMap::new();
+        for (index, record) in self.records.iter().enumerate() {
+            let is_trained = self.trained[index].is_some();
+            let has_ids = record.prompt_ids.is_some() && record.sampled_ids.is_some();
+            let sampled = sampled_tokens(record);
+            let finish = record.meta.finish_reason.as_str();
+            let reason = if finish == "abort" || finish == "error" {
+                Some(UntrainedReason::EngineAborted)
+            } else if !session.calls()[index].counts_as_delivered() {
+                // One that a later prompt continues was delivered after all.
+                let continued = is_trained && self.is_continued(index);
+                (!continued).then_some(UntrainedReason::Undelivered)
+            } else {
+                (!has_ids).then_some(UntrainedReason::IdsMissing)
+            };
+            if is_trained != (reason.is_none() && sampled > 0) {
+                let call = record.meta.call_id.clone();
+                return Err(Violation::Selection { call, is_trained });
+            }
+            if let Some(reason) = reason {
+                *untrained.entry(reason).or_default() += sampled;
+            }
+        }
+        Ok(untrained)
+    }
+
+    fn is_continued(&self, index: usize) -> bool {
+        let record = &self.records[index];
+        let (Some(prompt), Some(sampled)) = (&record.prompt_ids, &record.sampled_ids) else {
+            return false;
+        };
+        self.records[index + 1..]
+            .iter()
+            .filter_map(|later| later.prompt_ids.as_ref())
+            .any(|later| later.starts_with(prompt) && later[prompt.len()..].starts_with(sampled))
+    }
+}
+
+/// The engine's logprob where one can be trained on.
+fn given_logprob(record: &CallRecord, at: usize) -> Option<f32> {
+    let sampled = record.sampled_ids.as_ref().map_or(0, Vec::len);
+    if record.logprobs.len() == sampled {
+        record.logprobs[at].filter(|value| value.is_finite())
+    } else {
+        None
+    }
+}
+
+fn sampled_tokens(record: &CallRecord) -> u64 {
+    record.sampled_ids.as_ref().map_or(record.meta.sampled_tokens, |ids| ids.len() as u64)
+}
+
+fn weight_versions(number: usize, trace: &Trace, was_sampled: &[bool]) -> Result<(), Violation> {
+    let mut covered = vec![false; was_sampled.len()];
+    let mut reached = 0;
+    for span in &trace.weight_versions {
+        let span_of_response = covered.get_mut(span.start as usize..span.end as usize);
+        match span_of_response {
+            Some(positions) if span.start >= reached && span.start < span.end => {
+                positions.fill(true);
+            }
+            _ => return Err(Violation::WeightVersions { trace: number }),
+        }
+        reached = span.end;
+    }
+    if covered == was_sampled { Ok(()) } else { Err(Violation::WeightVersions { trace: number }) }
+}
+
+fn counts(
+    trajectory: &Trajectory,
+    records: &[CallRecord],
+    trained: &[Option<u64>],
+    mut untrained: HashMap<UntrainedReason, u64>,
+) -> Result<(), Violation> {
+    let in_traces: u64 = trained.iter().flatten().sum();
+    let holes: u64 = records
+        .iter()
+        .zip(trained)
+        .filter_map(|(record, trained)| Some(sampled_tokens(record) - (*trained)?))
+        .sum();
+    untrained.insert(UntrainedReason::LogprobMissing, holes);
+    let responses: usize = trajectory.traces.iter().map(|trace| trace.response_ids.len()).sum();
+
+    let tokens = &trajectory.tokens;
+    let expect = |what: String, counted: u64, found: u64| {
+        if counted == found { Ok(()) } else { Err(Violation::Counts { what, counted, found }) }
+    };
+    expect("sampled".to_owned(), tokens.sampled, records.iter().map(sampled_tokens).sum())?;
+    expect("trained".to_owned(), tokens.trained, in_traces)?;
+    expect("context".to_owned(), tokens.context, responses as u64 - in_traces - holes)?;
+    for reason in untrained.keys().chain(tokens.untrained.keys()) {
+        let counted = tokens.untrained.get(reason).copied().unwrap_or(0);
+        let found = untrained.get(reason).copied().unwrap_or(0);
+        expect(format!("untrained {reason:?}"), counted, found)?;
+    }
+    let all = tokens.trained + tokens.untrained.values().sum::<u64>();
+    expect("trained and untrained together".to_owned(), all, tokens.sampled)
+}

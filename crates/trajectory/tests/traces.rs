@@ -1,0 +1,211 @@
+//! What is in the traces of small sessions, written out.
+
+mod sessions;
+
+use polar_types::{CallId, ForkCause, UntrainedReason, WeightSpan};
+use serde_json::json;
+use sessions::{built, built_of, call, causes, finished, recorded, said, system, user};
+
+fn span(version: Option<&str>, start: u64, end: u64) -> WeightSpan {
+    WeightSpan { version: version.map(str::to_owned), start, end }
+}
+
+#[test]
+fn calls_that_extend_each_other_are_one_trace() {
+    let mut first = call(&[system(), user("a")], said("x"), &[1, 2], &[10, 11]);
+    first.meta.weight_versions = vec![span(Some("w1"), 0, 2)];
+    let mut second = call(
+        &[system(), user("a"), said("x"), user("b")],
+        said("y"),
+        &[1, 2, 10, 11, 3, 4],
+        &[12, 13, 14],
+    );
+    second.meta.weight_versions = vec![span(Some("w1"), 0, 1), span(Some("w2"), 1, 2)];
+    second.logprobs[1] = None;
+    second.tools = Some(json!([]));
+    let second = finished(second, "length");
+    let built = built_of(&[first, second]);
+
+    let trajectory = &built.trajectory;
+    let [trace] = &trajectory.traces[..] else { panic!("{} traces", trajectory.traces.len()) };
+    assert_eq!(trace.prompt_ids, [1, 2]);
+    assert_eq!(trace.response_ids, [10, 11, 3, 4, 12, 13, 14]);
+    assert_eq!(trace.loss_mask, [1, 1, 0, 0, 1, 0, 1]);
+    let logprob = |id: u32| Some(-(id as f32) / 7.0);
+    assert_eq!(
+        trace.response_logprobs,
+        [logprob(10), logprob(11), None, None, logprob(12), None, logprob(14)]
+    );
+    assert_eq!(trace.prompt_messages, [system(), user("a")]);
+    assert_eq!(trace.response_messages, [said("x"), user("b"), said("y")]);
+    assert_eq!(
+        trace.weight_versions,
+        [span(Some("w1"), 0, 2), span(Some("w1"), 4, 5), span(Some("w2"), 5, 6), span(None, 6, 7)]
+    );
+    assert_eq!((trace.finish_reason.as_deref(), &trace.tools), (Some("length"), &Some(json!([]))));
+    assert_eq!(trace.calls, [CallId::of_index(0), CallId::of_index(1)]);
+    assert_eq!((trace.siblings, trace.loss_weight, trace.reward), (1, 1.0, Some(0.5)));
+    assert_eq!(trace.rollout_id.as_str(), "fix-s0");
+    assert_eq!(trace.group_id.as_str(), "fix-g");
+    assert_eq!(
+        trace.sampling,
+        json!({"temperature": 0.7, "engine": {"name": "simulator"}, "logprob_mode": "raw"})
+    );
+    let tokens = &trajectory.tokens;
+    assert_eq!((tokens.sampled, tokens.trained, tokens.context), (5, 4, 2));
+    assert_eq!(tokens.untrained, [(UntrainedReason::LogprobMissing, 1)].into());
+    assert_eq!(trajectory.forks, [(ForkCause::NewLineage, 1)].into());
+
+    let summary = &built.calls[1];
+    assert_eq!((summary.trace, &summary.fork), (Some(0), &None));
+    assert_eq!(summary.started_at, "2025-11-24T16:00:00.123Z");
+    assert_eq!((summary.seconds, summary.prompt_tokens, summary.sampled_tokens), (0.25, 6, 3));
+    assert_eq!(built.calls[0].fork.as_ref().unwrap().cause, ForkCause::NewLineage);
+}
+
+#[test]
+fn a_second_continuation_is_a_trace_with_the_shared_part_as_context() {
+    let root = [system(), user("a")];
+    let go = |text: &str| [system(), user("a"), said("x"), user(text)];
+    let built = built_of(&[
+        call(&root, said("x"), &[1], &[10]),
+        call(&go("b"), said("y"), &[1, 10, 2, 3], &[11]),
+        call(&go("c"), said("z"), &[1, 10, 2, 4], &[12]),
+    ]);
+    assert_eq!(causes(&built), [ForkCause::NewLineage, ForkCause::Branch]);
+    let traces = &built.trajectory.traces;
+    assert_eq!(
+        (&traces[1].prompt_ids[..], &traces[1].response_ids[..]),
+        (&[1, 10, 2, 4][..], &[12][..])
+    );
+    assert_eq!(traces[1].prompt_messages, go("c"));
+    assert_eq!(traces[1].lineage.parent, Some(0));
+    assert_eq!((traces[1].siblings, traces[1].loss_weight), (2, 0.5));
+    let fork = &traces[1].lineage.fork;
+    assert_eq!(fork.nearest, Some(CallId::of_index(1)));
+    assert_eq!((fork.shared_tokens, fork.expected, fork.found), (3, Some(3), Some(4)));
+    assert_eq!(built.calls[2].fork.as_ref(), Some(fork));
+}
+
+#[test]
+fn a_reply_the_harness_never_had_is_counted_and_not_trained() {
+    let prompt = [system(), user("a")];
+    let session = recorded(&[
+        (call(&prompt, said("x"), &[1], &[10, 11]), Some(false)),
+        (call(&prompt, said("x y"), &[1], &[10, 12]), Some(true)),
+        (
+            call(&[system(), user("a"), said("x y"), user("b")], said("z"), &[1, 10, 12, 2], &[13]),
+            None,
+        ),
+    ]);
+    let built = built(&session);
+    assert_eq!(built.trajectory.traces.len(), 1);
+    assert_eq!(built.trajectory.traces[0].response_ids, [10, 12, 2, 13]);
+    assert_eq!(built.trajectory.tokens.untrained, [(UntrainedReason::Undelivered, 2)].into());
+    assert_eq!(built.calls[0].trace, None);
+    assert_eq!(built.calls[0].delivered, Some(false));
+}
+
+#[test]
+fn a_reply_that_a_later_prompt_continues_was_delivered_whatever_was_noted() {
+    let cut = finished(call(&[user("a")], said("x"), &[1], &[10, 11]), "cancelled");
+    let resumed = call(&[user("a"), said("x"), user("go on")], said("y"), &[1, 10, 11, 2], &[12]);
+    for delivered in [Some(false), None] {
+        let session = recorded(&[(cut.clone(), delivered), (resumed.clone(), Some(true))]);
+        let built = built(&session);
+        assert_eq!(built.trajectory.traces.len(), 1);
+        assert_eq!(built.trajectory.tokens.trained, 3);
+    }
+    // Nothing continues it, and the harness left: nobody needs to have noted that.
+    let session = recorded(&[(cut, None)]);
+    assert_eq!(
+        built(&session).trajectory.tokens.untrained,
+        [(UntrainedReason::Undelivered, 2)].into()
+    );
+}
+
+#[test]
+fn a_cut_reply_that_begins_like_its_retry_is_not_taken_for_delivered() {
+    let prompt = [system(), user("a")];
+    let session = recorded(&[
+        (finished(call(&prompt, said("x"), &[1], &[10]), "cancelled"), Some(false)),
+        (call(&prompt, said("x y"), &[1], &[10, 12]), Some(true)),
+        (
+            call(&[system(), user("a"), said("x y"), user("b")], said("z"), &[1, 10, 12, 2], &[13]),
+            None,
+        ),
+    ]);
+    let built = built(&session);
+    assert_eq!(built.trajectory.tokens.untrained, [(UntrainedReason::Undelivered, 1)].into());
+    assert_eq!(built.trajectory.traces.len(), 1);
+}
+
+#[test]
+fn what_an_engine_broke_off_is_context_at_most() {
+    let session = recorded(&[
+        (call(&[user("a")], said("x"), &[1], &[10]), Some(true)),
+        (
+            finished(
+                call(&[user("a"), said("x"), user("b")], said("p"), &[1, 10, 2], &[20, 21]),
+                "abort",
+            ),
+            Some(true),
+        ),
+        (
+            call(
+                &[user("a"), said("x"), user("b"), said("p"), user("c")],
+                said("y"),
+                &[1, 10, 2, 20, 21, 3],
+                &[11],
+            ),
+            Some(true),
+        ),
+    ]);
+    let built = built(&session);
+    let [trace] = &built.trajectory.traces[..] else { panic!("one trace expected") };
+    assert_eq!(trace.response_ids, [10, 2, 20, 21, 3, 11]);
+    assert_eq!(trace.loss_mask, [1, 0, 0, 0, 0, 1]);
+    assert_eq!(trace.response_messages, [said("x"), user("b"), said("p"), user("c"), said("y")]);
+    assert_eq!(built.trajectory.tokens.untrained, [(UntrainedReason::EngineAborted, 2)].into());
+}
+
+#[test]
+fn what_the_engine_did_not_give_is_counted_as_missing() {
+    let mut no_prompt = call(&[user("a")], said("x"), &[], &[1, 2]);
+    no_prompt.prompt_ids = None;
+    let mut no_sampled = call(&[user("b")], said("x"), &[1], &[]);
+    no_sampled.sampled_ids = None;
+    no_sampled.meta.sampled_tokens = 7;
+    let mut short = call(&[user("c")], said("x"), &[2], &[5, 6]);
+    short.logprobs.pop();
+    let mut infinite = call(&[user("d")], said("x"), &[3], &[5, 6]);
+    infinite.logprobs = vec![Some(f32::NEG_INFINITY), Some(-9999.0)];
+    let built = built_of(&[no_prompt, no_sampled, short, infinite]);
+    let tokens = &built.trajectory.tokens;
+    assert_eq!((tokens.sampled, tokens.trained), (13, 1));
+    assert_eq!(
+        tokens.untrained,
+        [(UntrainedReason::IdsMissing, 9), (UntrainedReason::LogprobMissing, 3)].into()
+    );
+    let traces = &built.trajectory.traces;
+    assert_eq!(traces[0].response_logprobs, [None, None]);
+    assert_eq!(traces[1].response_logprobs, [None, Some(-9999.0)]);
+    assert_eq!(traces[1].loss_mask, [0, 1]);
+}
+
+#[test]
+fn equal_replies_to_equal_prompts_are_each_continued_in_their_own_trace() {
+    let root = call(&[user("a")], said("x"), &[1], &[10]);
+    let go = |text: &str, id: u32| {
+        call(&[user("a"), said("x"), user(text)], said("y"), &[1, 10, id], &[11])
+    };
+    let built = built_of(&[root.clone(), root, go("b", 2), go("c", 3)]);
+    assert_eq!(causes(&built), [ForkCause::NewLineage, ForkCause::Retry]);
+    assert_eq!(built.trajectory.tokens.trained, 4);
+}
+
+#[test]
+fn a_session_without_calls_has_no_traces() {
+    let built = built(&recorded(&[]));
+    assert_eq!((built.trajectory.traces.len(), built.calls.len()), (0, 0));
+}
