@@ -3,6 +3,24 @@
 //! A provider makes sandboxes of one kind and can find the ones it made again after a
 //! crash. Nothing it starts outlives the sandbox: every process belongs to it, every
 //! file lies in its own folder or container.
+//!
+//! The end of a command is the end of everything it started, in every provider: a
+//! process that a harness left in the background must not go on working, or calling the
+//! model, while its result is graded. A service that a command needs is started by that
+//! same command.
+
+mod bridge;
+mod descriptors;
+mod exec;
+pub mod helper;
+mod local;
+mod output;
+mod processes;
+mod registry;
+mod snapshot;
+mod spawner;
+
+pub use local::{LocalConfig, LocalIsolation, LocalProvider};
 
 use async_trait::async_trait;
 use polar_types::Network;
@@ -84,6 +102,18 @@ pub struct SandboxError {
     pub retryable: bool,
 }
 
+impl SandboxError {
+    /// Something that will fail again when tried again.
+    pub fn new(action: impl Into<String>, message: impl std::fmt::Display) -> Self {
+        SandboxError { action: action.into(), message: message.to_string(), retryable: false }
+    }
+
+    /// Something that may succeed later or elsewhere.
+    pub fn retryable(action: impl Into<String>, message: impl std::fmt::Display) -> Self {
+        SandboxError { action: action.into(), message: message.to_string(), retryable: true }
+    }
+}
+
 /// Makes sandboxes of one kind.
 #[async_trait]
 pub trait SandboxProvider: Send + Sync {
@@ -109,6 +139,10 @@ pub trait Sandbox: Send + Sync {
 
     /// Home folder of commands inside.
     fn home(&self) -> &str;
+
+    /// Folder that commands run in by default, as seen inside. It is the spec's, except
+    /// where there is no isolation that could show a folder at another path.
+    fn workdir(&self) -> &str;
 
     /// Base URL of the gateway as seen inside, without a path: `http://127.0.0.1:PORT`.
     fn gateway_url(&self) -> &str;

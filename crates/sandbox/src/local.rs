@@ -1,0 +1,164 @@
+//! Sandboxes on this machine, without a container engine.
+//!
+//! With bubblewrap each command gets namespaces of its own: users, processes, mounts,
+//! IPC, host name and, unless the network is open, network. What commands of one sandbox
+//! share is their files, which lie in the sandbox's folder on the host. Chosen over one
+//! set of namespaces that lives as long as the sandbox, because then
+//!
+//! * the end of a command is the end of its process namespace, and the kernel leaves
+//!   nothing of it alive, whatever it forked, hid or detached;
+//! * between commands a sandbox is a folder: no process to watch, lose or sweep;
+//! * nothing has to enter a namespace from outside, which unprivileged users can't
+//!   always do.
+//!
+//! The price is that a service started by one command isn't there for the next.
+//!
+//! Without bubblewrap, and only where the operator says so, commands are plain processes:
+//! files and network are the node's own, and a process that hides both its parent and
+//! its environment outlives its command until the sandbox is destroyed or longer.
+
+mod bubblewrap;
+mod check;
+mod layout;
+mod process;
+mod sandbox;
+
+use crate::processes::{SANDBOX_MARK, end_all, marked};
+use crate::registry::{Entry, Registry};
+use crate::spawner::Spawner;
+use crate::{Sandbox, SandboxError, SandboxProvider, SandboxSpec, helper};
+use async_trait::async_trait;
+use layout::Layout;
+use sandbox::LocalSandbox;
+use std::collections::HashSet;
+use std::path::PathBuf;
+
+/// What keeps commands apart from the machine and each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LocalIsolation {
+    /// Namespaces made by bubblewrap, without privileges.
+    Bubblewrap,
+    /// Nothing: plain processes of this user. For machines where the operator has
+    /// decided that harnesses may do what this user may.
+    Process,
+}
+
+/// How to make local sandboxes.
+#[derive(Debug, Clone)]
+pub struct LocalConfig {
+    /// Name of the node. Sweeping touches only what carries it, so nodes that share a
+    /// machine need different names.
+    pub node: String,
+    /// Folder for what the provider must remember across restarts.
+    pub state_dir: PathBuf,
+    /// What keeps commands apart.
+    pub isolation: LocalIsolation,
+    /// A binary that calls [`helper::run_if_called`] first in its `main`, such as
+    /// `polar`. When absent: this program if it is `polar`, or else a
+    /// `polar-sandbox-helper` or `polar` beside it or one folder up.
+    pub helper: Option<PathBuf>,
+    /// Port on a sandbox's own loopback that leads to the gateway.
+    pub gateway_port: u16,
+}
+
+impl LocalConfig {
+    /// Port that few programs use and the kernel doesn't hand out by itself.
+    pub const GATEWAY_PORT: u16 = 28_417;
+
+    /// Bubblewrap, with everything else as usual.
+    pub fn new(node: impl Into<String>, state_dir: impl Into<PathBuf>) -> LocalConfig {
+        LocalConfig {
+            node: node.into(),
+            state_dir: state_dir.into(),
+            isolation: LocalIsolation::Bubblewrap,
+            helper: None,
+            gateway_port: LocalConfig::GATEWAY_PORT,
+        }
+    }
+}
+
+/// Makes local sandboxes.
+#[derive(Debug)]
+pub struct LocalProvider {
+    config: LocalConfig,
+    registry: Registry,
+    spawner: Spawner,
+}
+
+impl LocalProvider {
+    /// Starts nothing but the thread that will start commands.
+    pub fn new(mut config: LocalConfig) -> Result<LocalProvider, SandboxError> {
+        let spawner = Spawner::start()
+            .map_err(|problem| SandboxError::retryable("start local sandboxes", problem))?;
+        config.helper = config.helper.or_else(helper::find);
+        let registry = Registry::new(&config.state_dir, "local");
+        Ok(LocalProvider { config, registry, spawner })
+    }
+
+    /// Ends all processes of an entry that an earlier process made, then its files.
+    async fn clear(&self, entry: &Entry) -> Result<(), SandboxError> {
+        let mark = self.mark(&entry.name);
+        sandbox::clear(&mark, &entry.folder).await?;
+        self.registry.remove(&entry.name).map_err(|problem| {
+            SandboxError::retryable("forget sandbox", format!("{}: {problem}", entry.name))
+        })
+    }
+
+    fn mark(&self, name: &str) -> String {
+        format!("{}/{name}", self.config.node)
+    }
+}
+
+#[async_trait]
+impl SandboxProvider for LocalProvider {
+    fn kind(&self) -> &'static str {
+        "local"
+    }
+
+    async fn check(&self) -> Result<(), SandboxError> {
+        check::check(&self.config, &self.spawner).await
+    }
+
+    async fn create(&self, spec: SandboxSpec) -> Result<Box<dyn Sandbox>, SandboxError> {
+        let layout = Layout::new(&spec, self.config.isolation)?;
+        let entry = Entry { name: spec.name.clone(), folder: layout.folder.clone() };
+        self.registry.add(&entry)?;
+        if let Err(problem) = layout.make() {
+            let message = format!("{}: {problem}", layout.folder.display());
+            if let Err(problem) = self.clear(&entry).await {
+                tracing::warn!(name = entry.name, %problem, "left to the sweep");
+            }
+            return Err(SandboxError::retryable("make sandbox folder", message));
+        }
+        let mark = self.mark(&spec.name);
+        Ok(Box::new(LocalSandbox::new(self, spec, layout, mark)))
+    }
+
+    async fn sweep(&self, keep: &HashSet<String>) -> Result<u32, SandboxError> {
+        let left = self
+            .registry
+            .left_behind()
+            .map_err(|problem| SandboxError::retryable("find earlier sandboxes", problem))?;
+        let mut removed = 0;
+        for entry in left.iter().filter(|entry| !keep.contains(&entry.name)) {
+            self.clear(entry).await?;
+            removed += 1;
+        }
+        // Processes whose entry is lost, as when the state folder was emptied by hand.
+        let prefix = format!("{}/", self.config.node);
+        let strays = || {
+            marked(SANDBOX_MARK, |mark| {
+                let name = mark.strip_prefix(&prefix);
+                name.is_some_and(|name| !keep.contains(name) && !self.registry.is_live(name))
+            })
+        };
+        if end_all(strays).await {
+            return Ok(removed);
+        }
+        Err(SandboxError::retryable(
+            "end processes of earlier sandboxes",
+            "some could not be killed; see `ps` for processes in state D",
+        ))
+    }
+}

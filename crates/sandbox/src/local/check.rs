@@ -1,0 +1,62 @@
+//! Whether local sandboxes work on this machine, and what to do when they don't.
+
+use super::bubblewrap::PROGRAM;
+use super::{LocalConfig, LocalIsolation};
+use crate::SandboxError;
+use crate::spawner::Spawner;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+use tokio::process::Command;
+
+/// How to get bubblewrap.
+pub(super) const GET: &str = "`apt-get install bubblewrap` (or `dnf install bubblewrap`) gives it, \
+     or allow plain processes if harnesses may do all that this user may";
+/// What may keep it from making namespaces.
+const NAMESPACES: &str = "it needs unprivileged user namespaces: \
+     `sysctl -w kernel.unprivileged_userns_clone=1` on older Debian, \
+     `sysctl -w kernel.apparmor_restrict_unprivileged_userns=0` on Ubuntu 24.04 and later, \
+     `sysctl -w user.max_user_namespaces=15000` where that is 0; in a container, start it with \
+     `--security-opt seccomp=unconfined --security-opt apparmor=unconfined`";
+/// How long trying it may take.
+const TRY: Duration = Duration::from_secs(20);
+const ACTION: &str = "check local sandboxes";
+
+pub(super) async fn check(config: &LocalConfig, spawner: &Spawner) -> Result<(), SandboxError> {
+    if config.isolation == LocalIsolation::Process {
+        return Ok(());
+    }
+    helper(config)?;
+    let mut command = Command::new(PROGRAM);
+    command.args(["--unshare-user", "--unshare-pid", "--unshare-net", "--die-with-parent"]);
+    command.args(["--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "/bin/sh", "-c", ":"]);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let child = spawner.spawn(command).await.map_err(|problem| {
+        SandboxError::new(ACTION, format!("cannot run {PROGRAM}: {problem}; {GET}"))
+    })?;
+    let output = match tokio::time::timeout(TRY, child.wait_with_output()).await {
+        Ok(output) => output.map_err(|problem| SandboxError::retryable(ACTION, problem))?,
+        Err(_) => return Err(SandboxError::retryable(ACTION, format!("no end within {TRY:?}"))),
+    };
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    Err(SandboxError::new(ACTION, format!("{}; {NAMESPACES}", said.trim())))
+}
+
+/// The helper, which must be there.
+pub(super) fn helper(config: &LocalConfig) -> Result<&Path, SandboxError> {
+    let helper = config.helper.as_deref().filter(|path| path.is_file());
+    helper.ok_or_else(|| {
+        let place = match &config.helper {
+            Some(path) => format!("{} is not there", path.display()),
+            None => "neither `polar` nor `polar-sandbox-helper` is beside this program".into(),
+        };
+        let message = format!(
+            "{place}; name a `polar` binary as `helper`, or build one with \
+             `cargo build --package polar-sandbox`"
+        );
+        SandboxError::new(ACTION, message)
+    })
+}

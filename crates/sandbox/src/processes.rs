@@ -1,0 +1,123 @@
+//! Finding and ending processes by what `/proc` says of them.
+//!
+//! Everything started for a sandbox carries a mark in its environment. Reading `/proc`
+//! takes no lock, so whoever must be sure asks again until the answer is empty.
+
+use rustix::process::{Pid, Signal, kill_process};
+use std::collections::HashSet;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Variable that names the sandbox a process belongs to, as `node/name`.
+pub(crate) const SANDBOX_MARK: &str = "POLAR_SANDBOX";
+/// Variable that names the command a process belongs to.
+pub(crate) const EXEC_MARK: &str = "POLAR_EXEC";
+
+/// How long killed processes may take to be gone.
+const LONGEST_END: Duration = Duration::from_secs(20);
+/// Between two looks at `/proc`.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// Kills what `find` finds until it finds nothing. False when some are still there.
+pub(crate) async fn end_all(find: impl Fn() -> HashSet<Pid>) -> bool {
+    let deadline = Instant::now() + LONGEST_END;
+    let mut killed = HashSet::new();
+    loop {
+        let found = find();
+        // A dying process loses its environment before it is gone, and the first process
+        // of a namespace is gone only after all others in it.
+        killed.retain(|pid| state(*pid).is_some());
+        if found.is_empty() && killed.is_empty() {
+            return true;
+        }
+        kill(&found);
+        killed.extend(found);
+        if Instant::now() > deadline {
+            return false;
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// Kills without waiting.
+pub(crate) fn kill(processes: &HashSet<Pid>) {
+    for pid in processes {
+        // Gone already is as good.
+        let _ = kill_process(*pid, Signal::KILL);
+    }
+}
+
+/// Living processes whose environment has `variable` with a value that `wanted` accepts.
+pub(crate) fn marked(variable: &str, wanted: impl Fn(&str) -> bool) -> HashSet<Pid> {
+    let marked = |folder: &Path| {
+        let Ok(environment) = std::fs::read(folder.join("environ")) else { return false };
+        environment.split(|byte| *byte == 0).any(|entry| {
+            let entry = std::str::from_utf8(entry).ok();
+            let value = entry.and_then(|entry| entry.strip_prefix(variable)?.strip_prefix('='));
+            value.is_some_and(&wanted)
+        })
+    };
+    all().into_iter().filter(|pid| marked(&folder(*pid))).collect()
+}
+
+/// Living children of a process.
+pub(crate) fn children(parent: Pid) -> HashSet<Pid> {
+    let is_child = |pid: &Pid| state(*pid).is_some_and(|state| state.parent == Some(parent));
+    all().into_iter().filter(is_child).collect()
+}
+
+/// All living descendants of a process, without itself.
+pub(crate) fn descendants(root: Pid) -> HashSet<Pid> {
+    let parents: Vec<(Pid, Pid)> =
+        all().into_iter().filter_map(|pid| Some((pid, state(pid)?.parent?))).collect();
+    let mut found = HashSet::from([root]);
+    let mut before = 0;
+    while found.len() > before {
+        before = found.len();
+        found.extend(
+            parents
+                .iter()
+                .filter(|(_, up)| found.contains(up))
+                .map(|(pid, _)| *pid)
+                .collect::<Vec<_>>(),
+        );
+    }
+    found.remove(&root);
+    found
+}
+
+/// Living members of a process group.
+pub(crate) fn group(leader: Pid) -> HashSet<Pid> {
+    all()
+        .into_iter()
+        .filter(|pid| state(*pid).is_some_and(|state| state.group == Some(leader)))
+        .collect()
+}
+
+struct State {
+    parent: Option<Pid>,
+    group: Option<Pid>,
+}
+
+/// None for processes that are gone, which includes those only waiting to be reaped.
+fn state(pid: Pid) -> Option<State> {
+    let line = std::fs::read_to_string(folder(pid).join("stat")).ok()?;
+    // The program's name is in brackets and may hold anything, brackets included.
+    let mut fields = line.rsplit_once(')')?.1.split_ascii_whitespace();
+    if matches!(fields.next()?, "Z" | "X") {
+        return None;
+    }
+    let mut pid = || Pid::from_raw(fields.next()?.parse().ok()?);
+    Some(State { parent: pid(), group: pid() })
+}
+
+fn all() -> Vec<Pid> {
+    let own = rustix::process::getpid();
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?));
+    pids.filter(|pid| *pid != own).collect()
+}
+
+fn folder(pid: Pid) -> std::path::PathBuf {
+    Path::new("/proc").join(pid.as_raw_nonzero().to_string())
+}
