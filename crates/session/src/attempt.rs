@@ -1,0 +1,281 @@
+//! One attempt from lease to report: prepare → ready → run → grade.
+//!
+//! An attempt is one task and the only owner of its state. Its owner speaks to it
+//! through [`Control`] and sees its [`Progress`]; nothing else is shared, so a failure
+//! here touches no other session. Whatever an attempt holds (slot, proxy session,
+//! sandbox) it gives back on every way out.
+
+use crate::control::{self, Control, Progress};
+use crate::failure::Stop;
+use crate::folder::AttemptFolder;
+use crate::harness::{HarnessAdapter, Installer, RenderedHarness};
+use crate::pools::{Pools, Slot};
+use crate::report::{self, Ending, Facts};
+use polar_gateway::{Gateway, SessionHandle};
+use polar_sandbox::{Exec, ExecEnd, Sandbox, SandboxProvider};
+use polar_types::{ErrorClass, Lease, NodeId, SessionReport, Side, Slots, Stage, StageTimes};
+use std::future::Future;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+
+/// What all attempts of a node share.
+pub struct RunnerConfig {
+    /// The node, named in reports.
+    pub node_id: NodeId,
+    /// Places per stage.
+    pub slots: Slots,
+    /// The proxy that harnesses talk to.
+    pub gateway: Arc<Gateway>,
+    /// Its Unix socket, for sandboxes without network.
+    pub gateway_socket: PathBuf,
+    /// Its TCP address, for sandboxes with network.
+    pub gateway_address: SocketAddr,
+    /// Kinds of sandbox there are.
+    pub providers: Vec<Arc<dyn SandboxProvider>>,
+    /// Folder for harness installations.
+    pub cache: PathBuf,
+    /// Bytes kept of each output of a command.
+    pub output_limit: u64,
+}
+
+/// Runs attempts. Cheap to clone.
+#[derive(Clone)]
+pub struct SessionRunner {
+    pub(crate) config: Arc<RunnerConfig>,
+    pub(crate) installer: Installer,
+    pools: Pools,
+}
+
+/// What became of an attempt.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Ended {
+    /// It has ended; the artifacts named lie in its folder.
+    Reported(Box<SessionReport>),
+    /// Its owner gave it up; everything is freed and there is nothing to deliver.
+    Abandoned,
+}
+
+/// Longest wait for a sandbox to go away before its removal is left to the sweep.
+const DESTROY_WAIT: Duration = Duration::from_secs(120);
+/// How much later than its own timeout a command must have ended.
+const EXEC_GRACE: Duration = Duration::from_secs(60);
+
+impl SessionRunner {
+    /// Sets the stages up.
+    pub fn new(config: RunnerConfig) -> Self {
+        let installer = Installer::new(&config.cache);
+        Self { pools: Pools::new(config.slots), config: Arc::new(config), installer }
+    }
+
+    /// Runs a leased session to its end. Always ends: each stage has a budget, and each
+    /// wait in between is for a place that others leave within theirs.
+    pub async fn run(
+        &self,
+        lease: &Lease,
+        folder: &AttemptFolder,
+        control: watch::Receiver<Control>,
+        progress: &watch::Sender<Progress>,
+    ) -> Ended {
+        let mut attempt = Attempt {
+            runner: self,
+            lease,
+            folder,
+            control,
+            progress,
+            times: StageTimes::default(),
+            adapter: None,
+            sandbox: None,
+            proxy: None,
+            exec_end: None,
+            grade: crate::grade::Grade::default(),
+        };
+        let result = attempt.stages().await;
+        attempt.close_proxy().await;
+        let sandbox = attempt.sandbox.take();
+        let removal = destroy(sandbox);
+        match result {
+            Err(Stop::Abandoned) => {
+                removal.await;
+                Ended::Abandoned
+            }
+            Err(Stop::Ended(outcome)) => {
+                let (report, ()) = tokio::join!(attempt.report(Some(outcome)), removal);
+                Ended::Reported(Box::new(report))
+            }
+            // The grading slot is held until the trajectory is built.
+            Ok(_slot) => {
+                let (report, ()) = tokio::join!(attempt.report(None), removal);
+                Ended::Reported(Box::new(report))
+            }
+        }
+    }
+}
+
+/// The state of one attempt.
+pub(crate) struct Attempt<'a> {
+    pub(crate) runner: &'a SessionRunner,
+    pub(crate) lease: &'a Lease,
+    pub(crate) folder: &'a AttemptFolder,
+    control: watch::Receiver<Control>,
+    progress: &'a watch::Sender<Progress>,
+    times: StageTimes,
+    pub(crate) adapter: Option<HarnessAdapter>,
+    pub(crate) sandbox: Option<Box<dyn Sandbox>>,
+    pub(crate) proxy: Option<SessionHandle>,
+    exec_end: Option<ExecEnd>,
+    grade: crate::grade::Grade,
+}
+
+impl Attempt<'_> {
+    /// Passes the stages; the grading slot comes back.
+    async fn stages(&mut self) -> Result<Slot, Stop> {
+        let pools = self.runner.pools.clone();
+        self.waits(Stage::Prepare, "a preparation slot");
+        let slot = self.unless_stopped(pools.prepare()).await??;
+        let harness = self.timed(|times| &mut times.prepare_seconds, Self::prepare).await?;
+
+        self.waits(Stage::Ready, "a run slot");
+        let since = Instant::now();
+        let slot = self.unless_stopped(pools.run_after(slot)).await;
+        self.times.ready_seconds = since.elapsed().as_secs_f64();
+
+        let slot = slot??;
+        let since = Instant::now();
+        let end = self.run(harness).await;
+        self.times.run_seconds = since.elapsed().as_secs_f64();
+        drop(slot);
+        self.exec_end = Some(end?);
+
+        // From here on no call can come in: what is graded is what the journal holds.
+        self.close_proxy().await;
+        self.waits(Stage::Grade, "a grading slot");
+        let slot = self.unless_stopped(pools.grade()).await??;
+        let since = Instant::now();
+        let grade = self.grade().await;
+        self.times.grade_seconds = since.elapsed().as_secs_f64();
+        self.grade = grade?;
+        self.waits(Stage::Grade, "its trajectory");
+        Ok(slot)
+    }
+
+    async fn timed<T>(
+        &mut self,
+        field: fn(&mut StageTimes) -> &mut f64,
+        stage: impl AsyncFnOnce(&mut Self) -> Result<T, Stop>,
+    ) -> Result<T, Stop> {
+        let since = Instant::now();
+        let done = stage(self).await;
+        *field(&mut self.times) = since.elapsed().as_secs_f64();
+        done
+    }
+
+    /// The harness, within its own budget, which starts now.
+    async fn run(&self, harness: RenderedHarness) -> Result<ExecEnd, Stop> {
+        if let Some(proxy) = &self.proxy {
+            let name = format!("the harness {}", self.lease.task.harness.name);
+            self.progress.send_replace(Progress::running(&name, proxy.clone()));
+        }
+        let budget = self.lease.task.budgets.run_seconds;
+        let exec = Exec {
+            argv: harness.argv,
+            workdir: None,
+            env: harness.env,
+            stdin: Some(harness.stdin),
+            timeout: Duration::from_secs_f64(budget),
+            stdout: self.folder.artifact("stdout.log"),
+            stderr: self.folder.artifact("stderr.log"),
+            output_limit: self.runner.config.output_limit,
+        };
+        self.exec("running the harness", exec).await
+    }
+
+    /// Runs a command in the sandbox. A sandbox that does not keep the command's timeout
+    /// is a broken one.
+    pub(crate) async fn exec(&self, doing: &str, exec: Exec) -> Result<ExecEnd, Stop> {
+        let sandbox = self.open_sandbox()?;
+        let limit = exec.timeout + EXEC_GRACE;
+        let work = tokio::time::timeout(limit, sandbox.exec(exec));
+        match self.unless_stopped(work).await? {
+            Ok(Ok(end)) => Ok(end),
+            Ok(Err(error)) => Err(Stop::failed(
+                Side::Sandbox,
+                ErrorClass::Unavailable,
+                format!("{doing}: {error}"),
+            )),
+            Err(_) => Err(Stop::failed(
+                Side::Sandbox,
+                ErrorClass::Timeout,
+                format!("{doing}: the sandbox did not end the command at its timeout"),
+            )),
+        }
+    }
+
+    pub(crate) fn open_sandbox(&self) -> Result<&dyn Sandbox, Stop> {
+        self.sandbox.as_deref().ok_or_else(|| {
+            Stop::failed(Side::Polar, ErrorClass::Internal, "the attempt has no sandbox")
+        })
+    }
+
+    pub(crate) fn waits(&self, stage: Stage, waiting_for: &str) {
+        self.progress.send_replace(Progress::in_stage(stage, waiting_for));
+    }
+
+    pub(crate) async fn unless_stopped<T>(
+        &self,
+        work: impl Future<Output = T>,
+    ) -> Result<T, Stop> {
+        Ok(control::unless_stopped(&self.control, work).await?)
+    }
+
+    /// Ends running calls and completes the journal.
+    async fn close_proxy(&mut self) {
+        let Some(proxy) = self.proxy.take() else { return };
+        // Writes and syncs a file.
+        match tokio::task::spawn_blocking(move || proxy.close()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                tracing::error!(session = %self.lease.session_id, %error, "journal not sealed");
+            }
+            Err(error) => {
+                tracing::error!(session = %self.lease.session_id, %error, "journal not sealed");
+            }
+        }
+    }
+
+    async fn report(self, outcome: Option<polar_types::Outcome>) -> SessionReport {
+        let ending = match (outcome, self.exec_end, self.adapter) {
+            (Some(outcome), _, _) => Ending::Stopped(outcome),
+            (None, Some(end), Some(adapter)) => Ending::Ran { end, adapter: Box::new(adapter) },
+            (None, _, _) => Ending::Stopped(polar_types::Outcome::Failed {
+                side: Side::Polar,
+                class: ErrorClass::Internal,
+                message: "the attempt ended without a run".to_owned(),
+            }),
+        };
+        report::conclude(Facts {
+            lease: self.lease.clone(),
+            node_id: self.runner.config.node_id.clone(),
+            folder: self.folder.clone(),
+            grade: self.grade,
+            times: self.times,
+            ending,
+        })
+        .await
+    }
+}
+
+/// Removes a sandbox. A failure is loud and left to the next start's sweep; it must not
+/// take the session's result with it.
+async fn destroy(sandbox: Option<Box<dyn Sandbox>>) {
+    let Some(sandbox) = sandbox else { return };
+    match tokio::time::timeout(DESTROY_WAIT, sandbox.destroy()).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => {
+            tracing::error!(sandbox = sandbox.name(), %error, "sandbox not removed");
+        }
+        Err(_) => tracing::error!(sandbox = sandbox.name(), "sandbox not removed in time"),
+    }
+}

@@ -1,0 +1,123 @@
+//! An attempt's folder on its node: what it leaves for delivery and for a restart.
+//!
+//! ```text
+//! <sessions>/<session>.e<epoch>/lease.json    what it was asked to do
+//!                               artifacts/    what is delivered: journal, logs, diff, …
+//!                               logs/         outputs that are only for error messages
+//!                               sandbox/      the sandbox's own
+//!                               report.json   written when it has ended
+//! ```
+//!
+//! The folder goes when the server has the report. Whatever is found at a start is an
+//! attempt that was never delivered.
+
+use polar_types::{Lease, SessionReport};
+use serde::Serialize;
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+/// Names of the files that are delivered, in order.
+pub const ARTIFACTS: [&str; 7] = [
+    "trajectory.json",
+    "calls.json",
+    "journal",
+    "stdout.log",
+    "stderr.log",
+    "grader.log",
+    "workspace.diff",
+];
+
+/// The folder of one attempt.
+#[derive(Debug, Clone)]
+pub struct AttemptFolder {
+    root: PathBuf,
+}
+
+impl AttemptFolder {
+    /// Makes the folder of a leased session under `sessions`, and notes the lease in it.
+    pub fn create(sessions: &Path, lease: &Lease) -> io::Result<Self> {
+        let folder = Self { root: sessions.join(format!("{}.e{}", lease.session_id, lease.epoch)) };
+        // Only the owner may look: the lease can hold a callback's secret.
+        let mut builder = fs::DirBuilder::new();
+        builder.recursive(true).mode(0o700);
+        builder.create(&folder.root)?;
+        for part in ["artifacts", "logs"] {
+            builder.create(folder.root.join(part))?;
+        }
+        save(&folder.root, "lease.json", lease)?;
+        Ok(folder)
+    }
+
+    /// The folders under `sessions`, each with its lease; those without a readable lease
+    /// never started anything and are removed.
+    pub fn left_behind(sessions: &Path) -> io::Result<Vec<(Self, Lease)>> {
+        let mut found = Vec::new();
+        for entry in fs::read_dir(sessions)? {
+            let folder = Self { root: entry?.path() };
+            match load(&folder.root.join("lease.json")) {
+                Some(lease) => found.push((folder, lease)),
+                None => folder.remove()?,
+            }
+        }
+        Ok(found)
+    }
+
+    /// The folder itself.
+    pub fn path(&self) -> &Path {
+        &self.root
+    }
+
+    /// Where the gateway writes the calls.
+    pub fn journal(&self) -> PathBuf {
+        self.artifact("journal")
+    }
+
+    /// Where the artifact of this name lies.
+    pub fn artifact(&self, name: &str) -> PathBuf {
+        self.root.join("artifacts").join(name)
+    }
+
+    /// A file that is kept for error messages only.
+    pub(crate) fn log(&self, name: &str) -> PathBuf {
+        self.root.join("logs").join(name)
+    }
+
+    /// The sandbox's own folder.
+    pub(crate) fn sandbox(&self) -> PathBuf {
+        self.root.join("sandbox")
+    }
+
+    /// Keeps the report over a restart.
+    pub fn save_report(&self, report: &SessionReport) -> io::Result<()> {
+        save(&self.root, "report.json", report)
+    }
+
+    /// The report, when the attempt has ended.
+    pub fn report(&self) -> Option<SessionReport> {
+        load(&self.root.join("report.json"))
+    }
+
+    /// Removes the folder with everything in it.
+    pub fn remove(&self) -> io::Result<()> {
+        match fs::remove_dir_all(&self.root) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Whole or not at all, also when the machine loses power.
+fn save(folder: &Path, name: &str, value: &impl Serialize) -> io::Result<()> {
+    let mut file = tempfile::NamedTempFile::new_in(folder)?;
+    serde_json::to_writer(&mut file, value)?;
+    file.flush()?;
+    file.as_file().sync_all()?;
+    file.persist(folder.join(name))?;
+    Ok(())
+}
+
+fn load<T: for<'de> serde::Deserialize<'de>>(path: &Path) -> Option<T> {
+    serde_json::from_slice(&fs::read(path).ok()?).ok()
+}

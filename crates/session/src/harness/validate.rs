@@ -1,0 +1,321 @@
+//! Checks beyond the shape: what would only fail once a session runs.
+
+use super::adapter::{Argument, EnvValue, HarnessAdapter, Setting};
+use super::render::{VARIABLES, environment};
+use minijinja::Environment;
+use serde_json::Value;
+use std::collections::HashSet;
+
+/// What is wrong, and under which top-level key.
+#[derive(Debug)]
+pub(super) struct Problem {
+    pub(super) key: &'static str,
+    pub(super) problem: String,
+    pub(super) mend: String,
+}
+
+fn problem(key: &'static str, problem: impl Into<String>, mend: impl Into<String>) -> Problem {
+    Problem { key, problem: problem.into(), mend: mend.into() }
+}
+
+impl HarnessAdapter {
+    /// Checks values and templates. Every variable a template reads is looked up, so
+    /// that a typing error shows here and not in the first session.
+    pub(super) fn validate(&self) -> Result<(), Problem> {
+        self.check_names()?;
+        self.check_install()?;
+        self.check_settings()?;
+        self.check_templates()?;
+        self.check_success()
+    }
+
+    fn check_names(&self) -> Result<(), Problem> {
+        let plain = |text: &str| {
+            !text.is_empty()
+                && text.len() <= 64
+                && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.'))
+                && !text.starts_with('.')
+        };
+        if !plain(&self.name) {
+            return Err(problem(
+                "name",
+                format!("`name` is {:?}", self.name),
+                "use up to 64 letters, digits, `_`, `-` and `.`",
+            ));
+        }
+        if !plain(&self.version) {
+            return Err(problem(
+                "version",
+                format!("`version` is {:?}", self.version),
+                "write the program's version, for example \"1.6.0\"",
+            ));
+        }
+        if self.model.trim().is_empty() {
+            return Err(problem("model", "`model` is empty", "write a default model name"));
+        }
+        if self.command.is_empty() {
+            return Err(problem(
+                "command",
+                "`command` is empty",
+                "list the program and its arguments, for example [my-agent, --headless]",
+            ));
+        }
+        for name in self.env_vars.keys() {
+            if name.is_empty() || name.contains(['=', '\0']) {
+                return Err(problem(
+                    "env_vars",
+                    format!("`env_vars` has the name {name:?}"),
+                    "use a name without `=`",
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_install(&self) -> Result<(), Problem> {
+        let Some(recipe) = &self.install else { return Ok(()) };
+        if recipe.npm.is_empty() {
+            return Err(problem(
+                "install",
+                "`install.npm` is empty",
+                "list packages, or leave `install` out when the program is in the sandbox already",
+            ));
+        }
+        for package in &recipe.npm {
+            if !is_pinned(package) {
+                return Err(problem(
+                    "install",
+                    format!("the package {package:?} has no exact version"),
+                    "pin it, for example \"some-agent@1.2.3\"; without a pin, npm picks the \
+                     newest one that fits the Node it runs on",
+                ));
+            }
+        }
+        for path in &recipe.expect {
+            if path.is_empty() || path.starts_with('/') || path.split('/').any(|p| p == "..") {
+                return Err(problem(
+                    "install",
+                    format!("`install.expect` has the path {path:?}"),
+                    "write a path relative to the installation, without `..`",
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_settings(&self) -> Result<(), Problem> {
+        for (name, setting) in &self.settings {
+            if !is_identifier(name) {
+                return Err(problem(
+                    "settings",
+                    format!("`settings` has the name {name:?}"),
+                    "use letters, digits and `_`, so that templates can say settings.NAME",
+                ));
+            }
+            if let Some(choices) = &setting.choices
+                && !choices.contains(&setting.default)
+            {
+                return Err(problem(
+                    "settings",
+                    format!("the default of `settings.{name}` is not among its choices"),
+                    format!("use one of {}", list(choices)),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_templates(&self) -> Result<(), Problem> {
+        let environment = environment();
+        let mut checker = Checker { environment: &environment, adapter: self };
+        for argument in &self.command {
+            match argument {
+                Argument::Always(text) => checker.template("command", text)?,
+                Argument::When { when, args } => {
+                    checker.expression("command", when)?;
+                    for text in args {
+                        checker.template("command", text)?;
+                    }
+                }
+            }
+        }
+        if let Some(text) = &self.stdin {
+            checker.template("stdin", text)?;
+        }
+        for value in self.env_vars.values() {
+            match value {
+                EnvValue::Always(text) => checker.template("env_vars", text)?,
+                EnvValue::When { when, value } => {
+                    checker.expression("env_vars", when)?;
+                    checker.template("env_vars", value)?;
+                }
+            }
+        }
+        for file in &self.files {
+            checker.template("files", &file.path)?;
+            checker.template("files", &file.content)?;
+        }
+        Ok(())
+    }
+
+    fn check_success(&self) -> Result<(), Problem> {
+        if self.success.exit_codes.is_empty() {
+            return Err(problem(
+                "success",
+                "`success.exit_codes` is empty, so that no run could succeed",
+                "list at least one, usually [0]",
+            ));
+        }
+        for failure in &self.success.failures {
+            if let Err(error) = regex::Regex::new(&failure.pattern) {
+                let reason = error.to_string();
+                let reason = reason.lines().last().unwrap_or_default().trim();
+                return Err(problem(
+                    "success",
+                    format!("the pattern {:?} is no regular expression: {reason}", failure.pattern),
+                    "mend the pattern; backslashes need single quotes in YAML",
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks what a task sets against what the adapter declares, and fills in defaults.
+    pub fn resolve_settings(
+        &self,
+        given: &serde_json::Map<String, Value>,
+    ) -> Result<serde_json::Map<String, Value>, super::AdapterError> {
+        let refuse = |problem: String, mend: String| {
+            super::AdapterError::new(&self.name, None, problem, mend)
+        };
+        for (name, value) in given {
+            let Some(setting) = self.settings.get(name) else {
+                let known: Vec<_> = self.settings.keys().map(String::as_str).collect();
+                return Err(refuse(
+                    format!("harness.settings has no `{name}`"),
+                    match known.as_slice() {
+                        [] => "this harness has no settings; leave them out".to_owned(),
+                        known => format!("known are `{}`", known.join("`, `")),
+                    },
+                ));
+            };
+            if let Some(wanted) = setting.refuses(value) {
+                return Err(refuse(format!("harness.settings.{name} is {value}"), wanted));
+            }
+        }
+        let value_of = |(name, setting): (&String, &Setting)| {
+            (name.clone(), given.get(name).unwrap_or(&setting.default).clone())
+        };
+        Ok(self.settings.iter().map(value_of).collect())
+    }
+}
+
+impl Setting {
+    /// What to write instead of `value`, when it is not allowed.
+    fn refuses(&self, value: &Value) -> Option<String> {
+        if let Some(choices) = &self.choices {
+            return (!choices.contains(value)).then(|| format!("use one of {}", list(choices)));
+        }
+        let same_type = matches!(
+            (&self.default, value),
+            (Value::Bool(_), Value::Bool(_))
+                | (Value::Number(_), Value::Number(_))
+                | (Value::String(_), Value::String(_))
+                | (Value::Array(_), Value::Array(_))
+                | (Value::Object(_), Value::Object(_))
+                | (Value::Null, _)
+        );
+        (!same_type).then(|| format!("use a value of the same type as {}", self.default))
+    }
+}
+
+struct Checker<'a> {
+    environment: &'a Environment<'static>,
+    adapter: &'a HarnessAdapter,
+}
+
+impl Checker<'_> {
+    fn template(&mut self, key: &'static str, text: &str) -> Result<(), Problem> {
+        let template = self.environment.template_from_str(text).map_err(|error| {
+            problem(
+                key,
+                format!("the template {:?} in `{key}` is malformed: {error}", shorten(text)),
+                "mend the template, for example \"{{ base_url }}/v1\"",
+            )
+        })?;
+        self.variables(key, text, template.undeclared_variables(true))
+    }
+
+    fn expression(&mut self, key: &'static str, text: &str) -> Result<(), Problem> {
+        let expression = self.environment.compile_expression(text).map_err(|error| {
+            problem(
+                key,
+                format!("the condition {text:?} in `{key}` is malformed: {error}"),
+                "write an expression without braces, for example `settings.bare`",
+            )
+        })?;
+        self.variables(key, text, expression.undeclared_variables(true))
+    }
+
+    fn variables(
+        &self,
+        key: &'static str,
+        text: &str,
+        used: HashSet<String>,
+    ) -> Result<(), Problem> {
+        let mut used: Vec<_> = used.into_iter().collect();
+        used.sort();
+        for name in used {
+            let known = match name.strip_prefix("settings.") {
+                Some(setting) => self.adapter.settings.contains_key(setting),
+                None => VARIABLES.contains(&name.as_str()),
+            };
+            let unset_install = name == "install" && self.adapter.install.is_none();
+            if !known || unset_install {
+                let settings = self.adapter.settings.keys().map(|name| format!("settings.{name}"));
+                let names: Vec<_> =
+                    VARIABLES.iter().map(|name| (*name).to_owned()).chain(settings).collect();
+                return Err(problem(
+                    key,
+                    format!("{:?} in `{key}` reads the unknown variable `{name}`", shorten(text)),
+                    if unset_install {
+                        "add `install`, or call the program by the name it has in the sandbox"
+                            .to_owned()
+                    } else {
+                        format!("known are {}", names.join(", "))
+                    },
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `name@1.2.3`, also with a scope; no ranges, no tags.
+fn is_pinned(package: &str) -> bool {
+    let Some((name, version)) = package.rsplit_once('@') else { return false };
+    let numbers: Vec<_> = version.splitn(3, '.').collect();
+    !name.is_empty()
+        && !name.starts_with('-')
+        && numbers.len() == 3
+        && numbers[..2].iter().all(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()))
+        && numbers[2].starts_with(|c: char| c.is_ascii_digit())
+        && numbers[2].bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'+'))
+}
+
+fn is_identifier(name: &str) -> bool {
+    name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
+}
+
+fn list(values: &[Value]) -> String {
+    values.iter().map(Value::to_string).collect::<Vec<_>>().join(", ")
+}
+
+fn shorten(text: &str) -> String {
+    let line = text.trim().lines().next().unwrap_or_default();
+    match line.char_indices().nth(60) {
+        Some((end, _)) => format!("{}…", &line[..end]),
+        None => line.to_owned(),
+    }
+}

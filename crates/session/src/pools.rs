@@ -1,0 +1,67 @@
+//! Places in each stage, so that one stage cannot starve another.
+//!
+//! ```text
+//! prepare ──(ready buffer)──► run ──► grade
+//! ```
+//! A prepared session keeps its preparation slot until the ready buffer or a run slot
+//! takes it; that is what stops preparation from running ahead. A run slot is given back
+//! the moment the harness has ended, so that grading never keeps the engine idle.
+
+use crate::failure::Stop;
+use polar_types::{ErrorClass, Side, Slots};
+use std::sync::Arc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// A place in a stage, given back when dropped.
+pub(crate) type Slot = OwnedSemaphorePermit;
+
+#[derive(Clone)]
+pub(crate) struct Pools {
+    prepare: Arc<Semaphore>,
+    ready: Arc<Semaphore>,
+    run: Arc<Semaphore>,
+    grade: Arc<Semaphore>,
+}
+
+impl Pools {
+    pub(crate) fn new(slots: Slots) -> Self {
+        let pool = |places: u32| Arc::new(Semaphore::new(places as usize));
+        Self {
+            prepare: pool(slots.prepare),
+            ready: pool(slots.ready),
+            run: pool(slots.run),
+            grade: pool(slots.grade),
+        }
+    }
+
+    pub(crate) async fn prepare(&self) -> Result<Slot, Stop> {
+        take(&self.prepare).await
+    }
+
+    /// Gives the preparation slot for a run slot, by way of the ready buffer. First come,
+    /// first served: the place in the queue for a run slot is taken at once.
+    pub(crate) async fn run_after(&self, prepare: Slot) -> Result<Slot, Stop> {
+        let run = take(&self.run);
+        tokio::pin!(run);
+        let buffered = tokio::select! {
+            biased;
+            slot = &mut run => return slot,
+            place = take(&self.ready) => place?,
+        };
+        drop(prepare);
+        let slot = run.await;
+        drop(buffered);
+        slot
+    }
+
+    pub(crate) async fn grade(&self) -> Result<Slot, Stop> {
+        take(&self.grade).await
+    }
+}
+
+async fn take(pool: &Arc<Semaphore>) -> Result<Slot, Stop> {
+    // Pools are never closed; were one, no session could go on.
+    pool.clone().acquire_owned().await.map_err(|_| {
+        Stop::failed(Side::Polar, ErrorClass::Internal, "the node is shutting its stages down")
+    })
+}

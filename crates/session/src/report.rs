@@ -1,0 +1,251 @@
+//! From what an attempt left behind to its report: trajectory, artifacts, outcome.
+
+use crate::folder::{ARTIFACTS, AttemptFolder};
+use crate::grade::Grade;
+use crate::harness::{CallFailure, HarnessAdapter, RunEvidence, judge};
+use polar_record::RecordedSession;
+use polar_sandbox::ExecEnd;
+use polar_types::{
+    Artifact, CallSummary, ErrorClass, Lease, NodeId, Outcome, SessionReport, Side, StageTimes,
+    Trajectory, TrajectoryStrategy,
+};
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::path::Path;
+
+/// How an attempt ended.
+pub(crate) enum Ending {
+    /// The harness ran; the adapter's rule decides.
+    Ran { end: ExecEnd, adapter: Box<HarnessAdapter> },
+    /// It was ended, or failed, elsewhere.
+    Stopped(Outcome),
+}
+
+/// Everything known of an attempt that has ended.
+pub(crate) struct Facts {
+    pub(crate) lease: Lease,
+    pub(crate) node_id: NodeId,
+    pub(crate) folder: AttemptFolder,
+    pub(crate) grade: Grade,
+    pub(crate) times: StageTimes,
+    pub(crate) ending: Ending,
+}
+
+/// Builds the trajectory and the report, and keeps both in the attempt's folder. Always
+/// gives a report: what goes wrong here is its outcome.
+pub(crate) async fn conclude(facts: Facts) -> SessionReport {
+    let fallback = bare_report(&facts, Outcome::Completed);
+    match tokio::task::spawn_blocking(move || build_report(facts)).await {
+        Ok(report) => report,
+        Err(error) => SessionReport {
+            outcome: polar_failure(format!("building the trajectory broke off: {error}")),
+            ..fallback
+        },
+    }
+}
+
+/// The report of an attempt whose node died under it, from what its folder holds: the
+/// one it had written, or one of a failure with all calls that were recorded.
+pub async fn salvage(folder: &AttemptFolder, lease: Lease, node_id: NodeId) -> SessionReport {
+    if let Some(report) = folder.report() {
+        return report;
+    }
+    conclude(Facts {
+        lease,
+        node_id,
+        folder: folder.clone(),
+        grade: Grade::default(),
+        times: StageTimes::default(),
+        ending: Ending::Stopped(Outcome::Failed {
+            side: Side::Polar,
+            class: ErrorClass::Unavailable,
+            message: "the node restarted while the session ran; its calls up to then are kept"
+                .to_owned(),
+        }),
+    })
+    .await
+}
+
+/// What a journal holds, built.
+pub struct Rebuilt {
+    /// The traces.
+    pub trajectory: Trajectory,
+    /// All calls, without ids.
+    pub calls: Vec<CallSummary>,
+    /// How the last call failed, when it did.
+    last_call: Option<CallFailure>,
+}
+
+/// Builds the trajectory of a journal. An error says what is wrong with the journal.
+pub fn rebuild(
+    journal: &Path,
+    strategy: TrajectoryStrategy,
+    reward: Option<f64>,
+) -> Result<Rebuilt, String> {
+    let session = RecordedSession::read(journal).map_err(|error| error.to_string())?;
+    let last_call = session.calls().last().and_then(call_failure);
+    let built = polar_trajectory::build(&session, strategy, reward);
+    Ok(Rebuilt { trajectory: built.trajectory, calls: built.calls, last_call })
+}
+
+fn call_failure(call: &polar_record::RecordedCall) -> Option<CallFailure> {
+    if call.meta.finish_reason != "error" {
+        return None;
+    }
+    let class = call.meta.extra.get("error_class").and_then(|class| class.as_str());
+    Some(CallFailure {
+        message: call.meta.error.clone().unwrap_or_else(|| "no reason given".to_owned()),
+        refused: matches!(class, Some("invalid" | "too_large" | "context_overflow")),
+    })
+}
+
+fn build_report(facts: Facts) -> SessionReport {
+    let mut report = bare_report(&facts, Outcome::Completed);
+    let journal = facts.folder.journal();
+    let strategy = facts.lease.task.trajectory_strategy;
+    let rebuilt = match journal.exists() {
+        true => rebuild(&journal, strategy, facts.grade.reward).map(Some),
+        false => Ok(None),
+    };
+    let (calls, last_call, trouble) = match &rebuilt {
+        Ok(Some(rebuilt)) => {
+            report.traces = count(rebuilt.trajectory.traces.len());
+            report.tokens.clone_from(&rebuilt.trajectory.tokens);
+            report.forks.clone_from(&rebuilt.trajectory.forks);
+            let trouble = keep_trajectory(&facts.folder, rebuilt)
+                .map_err(|error| format!("the trajectory could not be written: {error}"))
+                .and_then(|()| check_conservation(rebuilt));
+            (count(rebuilt.calls.len()), rebuilt.last_call.as_ref(), trouble.err())
+        }
+        Ok(None) => (0, None, None),
+        Err(error) => (0, None, Some(format!("the journal cannot be read: {error}"))),
+    };
+    report.calls = calls;
+    report.outcome = outcome(&facts, calls, last_call);
+    if let Ending::Ran { end: ExecEnd::Exited(code), .. } = facts.ending {
+        report.exit_code = Some(code);
+    }
+    if let Some(trouble) = trouble {
+        tracing::error!(session = %report.session_id, trouble, "session failed on Polar's side");
+        report.outcome = polar_failure(trouble);
+    }
+    match hash_artifacts(&facts.folder) {
+        Ok(artifacts) => report.artifacts = artifacts,
+        Err(error) => report.outcome = polar_failure(format!("artifacts not readable: {error}")),
+    }
+    if let Err(error) = facts.folder.save_report(&report) {
+        // Delivery goes on; only a restart before it ends would have to build it again.
+        tracing::error!(session = %report.session_id, %error, "report not kept over a restart");
+    }
+    report
+}
+
+fn bare_report(facts: &Facts, outcome: Outcome) -> SessionReport {
+    SessionReport {
+        session_id: facts.lease.session_id.clone(),
+        epoch: facts.lease.epoch,
+        node_id: facts.node_id.clone(),
+        outcome,
+        reward: facts.grade.reward,
+        grade_error: facts.grade.error.clone(),
+        exit_code: None,
+        calls: 0,
+        traces: 0,
+        tokens: polar_types::TokenCounts::default(),
+        forks: std::collections::BTreeMap::default(),
+        times: facts.times.clone(),
+        artifacts: Vec::new(),
+    }
+}
+
+fn outcome(facts: &Facts, calls: u32, last_call: Option<&CallFailure>) -> Outcome {
+    match &facts.ending {
+        Ending::Stopped(outcome) => outcome.clone(),
+        Ending::Ran { end, adapter } => judge(
+            adapter,
+            RunEvidence {
+                end: *end,
+                stdout: &facts.folder.artifact("stdout.log"),
+                stderr: &facts.folder.artifact("stderr.log"),
+                calls,
+                last_call,
+            },
+        ),
+    }
+}
+
+fn polar_failure(message: String) -> Outcome {
+    Outcome::Failed { side: Side::Polar, class: ErrorClass::Internal, message }
+}
+
+/// Promise 1, once more before anything is delivered.
+fn check_conservation(rebuilt: &Rebuilt) -> Result<(), String> {
+    let tokens = &rebuilt.trajectory.tokens;
+    if tokens.is_conserved() {
+        return Ok(());
+    }
+    Err(format!(
+        "tokens are not conserved: {} sampled, {} trained, {} not trained with a reason; the \
+         journal is kept, please report it",
+        tokens.sampled,
+        tokens.trained,
+        tokens.untrained.values().sum::<u64>()
+    ))
+}
+
+fn keep_trajectory(folder: &AttemptFolder, rebuilt: &Rebuilt) -> io::Result<()> {
+    write_json(&folder.artifact("trajectory.json"), &rebuilt.trajectory)?;
+    write_json(&folder.artifact("calls.json"), &rebuilt.calls)
+}
+
+fn write_json(path: &Path, value: &impl Serialize) -> io::Result<()> {
+    let mut file = BufWriter::new(File::create(path)?);
+    serde_json::to_writer(&mut file, value)?;
+    file.flush()
+}
+
+fn hash_artifacts(folder: &AttemptFolder) -> io::Result<Vec<Artifact>> {
+    let mut artifacts = Vec::new();
+    for name in ARTIFACTS {
+        let file = match File::open(folder.artifact(name)) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(error),
+        };
+        let (sha256, size) = hash(file)?;
+        artifacts.push(Artifact { name: name.to_owned(), sha256, size });
+    }
+    Ok(artifacts)
+}
+
+fn hash(file: File) -> io::Result<(String, u64)> {
+    let mut reader = BufReader::with_capacity(1 << 20, file);
+    let mut hasher = Sha256::new();
+    let mut buffer = vec![0; 1 << 16];
+    let mut size = 0;
+    loop {
+        let read = reader.read(&mut buffer)?;
+        if read == 0 {
+            break;
+        }
+        hasher.update(&buffer[..read]);
+        size += read as u64;
+    }
+    Ok((hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect(), size))
+}
+
+fn count(length: usize) -> u32 {
+    u32::try_from(length).unwrap_or(u32::MAX)
+}
+
+/// The end of a text, at most so many characters of it.
+pub(crate) fn clip_end(text: &str, most: usize) -> String {
+    let text = text.trim();
+    let skipped = text.chars().count().saturating_sub(most);
+    match skipped {
+        0 => text.to_owned(),
+        _ => format!("…{}", text.chars().skip(skipped).collect::<String>()),
+    }
+}

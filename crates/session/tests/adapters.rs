@@ -1,0 +1,226 @@
+//! Adapters load, refuse what is wrong with the line and the mend, and render.
+
+use polar_session::HarnessAdapter;
+use polar_session::harness::{RenderInput, RenderedHarness};
+use polar_types::HarnessSpec;
+use serde_json::{Map, Value, json};
+use std::path::Path;
+
+const MINIMAL: &str = "\
+name: mine
+version: 1.0.0
+provider: openai_chat
+model: polar
+command: [my-agent, '{{ instruction }}']
+";
+
+fn render(adapter: &HarnessAdapter, instruction: &str, settings: Value) -> RenderedHarness {
+    let Value::Object(settings) = settings else { panic!("settings are an object") };
+    adapter
+        .render(RenderInput {
+            base_url: "http://127.0.0.1:9000",
+            api_key: "polar-secret",
+            model: None,
+            instruction,
+            command: "python agent.py",
+            home: "/home/agent",
+            workdir: "/workspace",
+            install: Some(Path::new("/cache/x")),
+            session_id: "t-s0",
+            context_window: 32_768,
+            max_output_tokens: 8_192,
+            settings: &settings,
+        })
+        .unwrap()
+}
+
+#[test]
+fn shipped_adapters_load() {
+    let adapters = HarnessAdapter::list().unwrap();
+    let names: Vec<_> = adapters.iter().map(|adapter| adapter.name.as_str()).collect();
+    assert_eq!(names, HarnessAdapter::names());
+    assert_eq!(names, ["claude_code", "pi", "shell"]);
+    for adapter in &adapters {
+        assert!(!adapter.description.is_empty(), "{} describes itself", adapter.name);
+        let json = serde_json::to_value(adapter).unwrap();
+        let again = HarnessAdapter::from_json("inline", &json).unwrap();
+        assert_eq!(&again, adapter, "the inline form says the same");
+    }
+}
+
+#[test]
+fn mistakes_name_the_line_and_the_mend() {
+    let table: &[(&str, &str, Option<u64>, &str, &str)] = &[
+        ("an unknown key", "stdinn: x\n", Some(6), "stdinn", "did you mean `stdin`"),
+        ("an unknown key deep down", "success: {exit_code: [0]}\n", Some(6), "exit_code", "exit_codes"),
+        ("a key twice", "model: other\n", Some(6), "model", "keep one"),
+        ("a wrong type", "files: nothing\n", Some(6), "expected sequence", "mend the YAML"),
+        ("an unknown key in an argument", "env_vars: {A: {if: x, value: y}}\n", Some(6), "if", "when"),
+        ("an unpinned package", "install: {npm: [some-agent]}\n", Some(6), "no exact version", "@1.2.3"),
+        ("a version range", "install: {npm: [\"a@^1.2.3\"]}\n", Some(6), "no exact version", "pin"),
+        ("a tag", "install: {npm: [a@latest]}\n", Some(6), "no exact version", "pin"),
+        ("an escape", "install: {npm: [a@1.2.3], expect: [../x]}\n", Some(6), "../x", "without `..`"),
+        ("an unknown variable", "stdin: '{{ instructions }}'\n", Some(6), "`instructions`", "instruction"),
+        ("an unknown setting", "stdin: '{{ settings.x }}'\n", Some(6), "`settings.x`", "known are"),
+        ("no installation", "stdin: '{{ install }}'\n", Some(6), "`install`", "add `install`"),
+        ("a malformed template", "stdin: '{{ model'\n", Some(6), "malformed", "mend the template"),
+        (
+            "a malformed condition",
+            "env_vars: {A: {when: 'model ==', value: y}}\n",
+            Some(6),
+            "malformed",
+            "without braces",
+        ),
+        (
+            "a malformed pattern",
+            "success: {failures: [{pattern: '(', meaning: x}]}\n",
+            Some(6),
+            "no regular expression",
+            "mend the pattern",
+        ),
+        ("no exit code", "success: {exit_codes: []}\n", Some(6), "exit_codes", "[0]"),
+        (
+            "a default outside the choices",
+            "settings: {a: {default: x, description: d, choices: [z]}}\n",
+            Some(6),
+            "settings.a",
+            "\"z\"",
+        ),
+        ("a bad setting name", "settings: {a-b: {default: x, description: d}}\n", Some(6), "a-b", "_"),
+        ("broken YAML", "stdin: 'no end\n", None, "", "mend the YAML"),
+    ];
+    for (what, addition, line, problem, mend) in table {
+        let text = format!("{MINIMAL}{addition}");
+        let error = HarnessAdapter::from_yaml("mine.yaml", &text)
+            .expect_err(&format!("{what} was accepted"));
+        if line.is_some() {
+            assert_eq!(error.line, *line, "{what}: {error}");
+        }
+        assert!(error.problem.contains(problem), "{what}: {error}");
+        assert!(error.mend.contains(mend), "{what}: {error}");
+        assert!(error.to_string().starts_with("mine.yaml"), "{what}: {error}");
+    }
+}
+
+#[test]
+fn a_missing_key_is_named() {
+    for key in ["name", "version", "provider", "model", "command"] {
+        let text: String =
+            MINIMAL.lines().filter(|l| !l.starts_with(key)).map(|l| format!("{l}\n")).collect();
+        let error = HarnessAdapter::from_yaml("mine.yaml", &text).unwrap_err();
+        assert!(error.problem.contains(key), "{error}");
+        assert!(error.mend.contains(&format!("add `{key}")), "{error}");
+    }
+}
+
+#[test]
+fn an_unknown_name_lists_the_known_ones() {
+    let error = HarnessAdapter::of_spec(&HarnessSpec::named("claude")).unwrap_err();
+    assert!(error.to_string().contains("claude_code, pi, shell"), "{error}");
+}
+
+#[test]
+fn an_inline_adapter_goes_before_a_shipped_one() {
+    let mut inline = serde_json::to_value(HarnessAdapter::shipped("pi").unwrap()).unwrap();
+    inline["model"] = json!("another");
+    let spec = HarnessSpec { adapter: Some(inline.clone()), ..HarnessSpec::named("pi") };
+    assert_eq!(HarnessAdapter::of_spec(&spec).unwrap().model, "another");
+
+    let spec = HarnessSpec { adapter: Some(inline.clone()), ..HarnessSpec::named("other") };
+    assert!(HarnessAdapter::of_spec(&spec).unwrap_err().mend.contains("same name"));
+
+    inline["colour"] = json!("blue");
+    let spec = HarnessSpec { adapter: Some(inline), ..HarnessSpec::named("pi") };
+    let error = HarnessAdapter::of_spec(&spec).unwrap_err();
+    assert!(error.problem.contains("colour"), "{error}");
+}
+
+#[test]
+fn an_adapter_comes_from_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("mine.yaml");
+    std::fs::write(&path, MINIMAL).unwrap();
+    assert_eq!(HarnessAdapter::from_file(&path).unwrap().name, "mine");
+    let error = HarnessAdapter::from_file(&folder.path().join("absent.yaml")).unwrap_err();
+    assert!(error.to_string().contains("absent.yaml"), "{error}");
+}
+
+#[test]
+fn settings_are_checked_against_the_adapter() {
+    let adapter = HarnessAdapter::shipped("pi").unwrap();
+    let settings = |value: Value| value.as_object().cloned().unwrap();
+    let resolved = adapter.resolve_settings(&settings(json!({"thinking": "high"}))).unwrap();
+    assert_eq!(resolved["thinking"], "high");
+    assert_eq!(resolved["max_output_tokens"], 0, "defaults are filled in");
+    for (bad, mend) in [
+        (json!({"thinkin": "high"}), "`thinking`"),
+        (json!({"thinking": "very"}), "\"medium\""),
+        (json!({"max_output_tokens": "many"}), "same type"),
+    ] {
+        let error = adapter.resolve_settings(&settings(bad)).unwrap_err();
+        assert!(error.mend.contains(mend), "{error}");
+    }
+    let shell = HarnessAdapter::shipped("shell").unwrap();
+    assert!(shell.resolve_settings(&settings(json!({"a": 1}))).unwrap_err().mend.contains("no settings"));
+}
+
+#[test]
+fn pi_gets_its_gateway_by_file_and_its_secret_by_environment() {
+    let adapter = HarnessAdapter::shipped("pi").unwrap();
+    let harness = render(&adapter, "Fix \"it\"\n{{ model }}", json!({}));
+    assert_eq!(harness.stdin, b"Fix \"it\"\n{{ model }}", "the instruction is no template");
+    assert_eq!(harness.env["POLAR_API_KEY"], "polar-secret");
+    let models: Value = serde_json::from_str(&harness.files[0].content).unwrap();
+    let provider = &models["providers"]["polar"];
+    assert_eq!(provider["baseUrl"], "http://127.0.0.1:9000/v1");
+    assert_eq!(provider["models"][0]["contextWindow"], 32_768);
+    assert_eq!(provider["models"][0]["maxTokens"], 8_192);
+    assert_eq!(provider["models"][0]["reasoning"], false);
+    let written: String = harness.files.iter().map(|file| file.content.as_str()).collect();
+    assert!(!written.contains("polar-secret"), "the secret is in no file");
+    assert!(!harness.argv.iter().any(|arg| arg.contains("polar-secret")), "nor in arguments");
+}
+
+#[test]
+fn claude_code_gets_the_smallest_clean_set_up() {
+    let adapter = HarnessAdapter::shipped("claude_code").unwrap();
+    let harness = render(&adapter, "Fix it", json!({"max_turns": 7}));
+    assert_eq!(harness.stdin, b"Fix it");
+    assert_eq!(harness.env["ANTHROPIC_BASE_URL"], "http://127.0.0.1:9000");
+    assert_eq!(harness.env["ANTHROPIC_API_KEY"], "polar-secret");
+    assert_eq!(harness.env["CLAUDE_CODE_ATTRIBUTION_HEADER"], "0");
+    assert_eq!(harness.env["ENABLE_TOOL_SEARCH"], "false");
+    assert_eq!(harness.env["CLAUDE_CODE_MAX_CONTEXT_TOKENS"], "32768");
+    assert_eq!(harness.env["CLAUDE_CODE_DISABLE_EXPERIMENTAL_BETAS"], "1");
+    let has = |flag: &str, value: &str| harness.argv.windows(2).any(|w| w == [flag, value]);
+    assert!(has("--model", "claude-sonnet-4-5"));
+    assert!(has("--tools", "Bash,Edit,Write,Read"));
+    assert!(has("--max-turns", "7"));
+    assert!(!harness.argv.iter().any(|arg| arg == "--bare" || arg == "--output-format"));
+    assert!(!harness.argv.iter().any(|arg| arg.contains("polar-secret")));
+
+    let all = render(&adapter, "Fix it", json!({"tools": "", "minimal": false}));
+    assert!(!all.argv.iter().any(|arg| arg == "--tools"));
+    assert!(!all.env.contains_key("CLAUDE_CODE_DISABLE_EXPERIMENTAL_BETAS"));
+}
+
+#[test]
+fn instructions_of_any_length_stay_out_of_arguments_and_environment() {
+    let long = "x".repeat(4 << 20);
+    for adapter in HarnessAdapter::list().unwrap() {
+        let harness = render(&adapter, &long, Value::Object(Map::new()));
+        let most = harness.argv.iter().chain(harness.env.values()).map(String::len).max();
+        assert!(most < Some(4096), "{} puts it where the kernel limits it", adapter.name);
+        assert_eq!(harness.stdin.len(), long.len(), "{}", adapter.name);
+    }
+}
+
+#[test]
+fn the_shell_harness_runs_the_task_s_command() {
+    let adapter = HarnessAdapter::shipped("shell").unwrap();
+    let harness = render(&adapter, "Fix it", json!({}));
+    assert_eq!(harness.argv, ["sh", "-c", "python agent.py"]);
+    assert_eq!(harness.env["OPENAI_BASE_URL"], "http://127.0.0.1:9000/v1");
+    assert_eq!(harness.env["ANTHROPIC_BASE_URL"], "http://127.0.0.1:9000");
+    assert_eq!(harness.env["POLAR_INSTRUCTION_FILE"], harness.files[0].path);
+}
