@@ -223,10 +223,7 @@ impl Attempt<'_> {
         self.progress.send_replace(Progress::in_stage(stage, waiting_for));
     }
 
-    pub(crate) async fn unless_stopped<T>(
-        &self,
-        work: impl Future<Output = T>,
-    ) -> Result<T, Stop> {
+    pub(crate) async fn unless_stopped<T>(&self, work: impl Future<Output = T>) -> Result<T, Stop> {
         Ok(control::unless_stopped(&self.control, work).await?)
     }
 

@@ -106,12 +106,14 @@ fn reward_of(source: RewardSource, end: ExecEnd, stdout: &Path, seconds: f64) ->
             "the evaluator ended with exit code {code}, so its number does not count; see \
              grader.log"
         )),
-        RewardSource::Stdout => match last_number(&crate::harness::tail(stdout).unwrap_or_default()) {
-            Some(reward) => Grade { reward: Some(reward), error: None },
-            None => Grade::failed(
-                "the evaluator printed no line that is a finite number; print the reward last",
-            ),
-        },
+        RewardSource::Stdout => {
+            match last_number(&crate::harness::tail(stdout).unwrap_or_default()) {
+                Some(reward) => Grade { reward: Some(reward), error: None },
+                None => Grade::failed(
+                    "the evaluator printed no line that is a finite number; print the reward last",
+                ),
+            }
+        }
     }
 }
 

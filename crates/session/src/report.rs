@@ -76,6 +76,8 @@ pub struct Rebuilt {
     pub calls: Vec<CallSummary>,
     /// How the last call failed, when it did.
     last_call: Option<CallFailure>,
+    /// How the traces break promises 1 to 3, should they.
+    violation: Option<String>,
 }
 
 /// Builds the trajectory of a journal. An error says what is wrong with the journal.
@@ -87,7 +89,14 @@ pub fn rebuild(
     let session = RecordedSession::read(journal).map_err(|error| error.to_string())?;
     let last_call = session.calls().last().and_then(call_failure);
     let built = polar_trajectory::build(&session, strategy, reward);
-    Ok(Rebuilt { trajectory: built.trajectory, calls: built.calls, last_call })
+    // Checked by other code than that which built it, before anybody trains on it.
+    let violation = polar_trajectory::verify(&built.trajectory, &session).err();
+    Ok(Rebuilt {
+        trajectory: built.trajectory,
+        calls: built.calls,
+        last_call,
+        violation: violation.map(|violation| violation.to_string()),
+    })
 }
 
 fn call_failure(call: &polar_record::RecordedCall) -> Option<CallFailure> {
@@ -116,7 +125,7 @@ fn build_report(facts: Facts) -> SessionReport {
             report.forks.clone_from(&rebuilt.trajectory.forks);
             let trouble = keep_trajectory(&facts.folder, rebuilt)
                 .map_err(|error| format!("the trajectory could not be written: {error}"))
-                .and_then(|()| check_conservation(rebuilt));
+                .and_then(|()| check_promises(rebuilt));
             (count(rebuilt.calls.len()), rebuilt.last_call.as_ref(), trouble.err())
         }
         Ok(None) => (0, None, None),
@@ -180,19 +189,16 @@ fn polar_failure(message: String) -> Outcome {
     Outcome::Failed { side: Side::Polar, class: ErrorClass::Internal, message }
 }
 
-/// Promise 1, once more before anything is delivered.
-fn check_conservation(rebuilt: &Rebuilt) -> Result<(), String> {
-    let tokens = &rebuilt.trajectory.tokens;
-    if tokens.is_conserved() {
-        return Ok(());
+/// A trajectory that breaks a promise is not for training; it and its journal are kept
+/// for whoever mends it.
+fn check_promises(rebuilt: &Rebuilt) -> Result<(), String> {
+    match &rebuilt.violation {
+        None => Ok(()),
+        Some(violation) => Err(format!(
+            "the trajectory is not what was sampled: {violation}; please report it with the \
+             session's journal"
+        )),
     }
-    Err(format!(
-        "tokens are not conserved: {} sampled, {} trained, {} not trained with a reason; the \
-         journal is kept, please report it",
-        tokens.sampled,
-        tokens.trained,
-        tokens.untrained.values().sum::<u64>()
-    ))
 }
 
 fn keep_trajectory(folder: &AttemptFolder, rebuilt: &Rebuilt) -> io::Result<()> {

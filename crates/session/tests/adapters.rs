@@ -1,5 +1,7 @@
 //! Adapters load, refuse what is wrong with the line and the mend, and render.
 
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 use polar_session::HarnessAdapter;
 use polar_session::harness::{RenderInput, RenderedHarness};
 use polar_types::HarnessSpec;
@@ -52,15 +54,45 @@ fn shipped_adapters_load() {
 fn mistakes_name_the_line_and_the_mend() {
     let table: &[(&str, &str, Option<u64>, &str, &str)] = &[
         ("an unknown key", "stdinn: x\n", Some(6), "stdinn", "did you mean `stdin`"),
-        ("an unknown key deep down", "success: {exit_code: [0]}\n", Some(6), "exit_code", "exit_codes"),
+        (
+            "an unknown key deep down",
+            "success: {exit_code: [0]}\n",
+            Some(6),
+            "exit_code",
+            "exit_codes",
+        ),
         ("a key twice", "model: other\n", Some(6), "model", "keep one"),
         ("a wrong type", "files: nothing\n", Some(6), "expected sequence", "mend the YAML"),
-        ("an unknown key in an argument", "env_vars: {A: {if: x, value: y}}\n", Some(6), "if", "when"),
-        ("an unpinned package", "install: {npm: [some-agent]}\n", Some(6), "no exact version", "@1.2.3"),
+        (
+            "an unknown key in an argument",
+            "env_vars: {A: {if: x, value: y}}\n",
+            Some(6),
+            "if",
+            "when",
+        ),
+        (
+            "an unpinned package",
+            "install: {npm: [some-agent]}\n",
+            Some(6),
+            "no exact version",
+            "@1.2.3",
+        ),
         ("a version range", "install: {npm: [\"a@^1.2.3\"]}\n", Some(6), "no exact version", "pin"),
         ("a tag", "install: {npm: [a@latest]}\n", Some(6), "no exact version", "pin"),
-        ("an escape", "install: {npm: [a@1.2.3], expect: [../x]}\n", Some(6), "../x", "without `..`"),
-        ("an unknown variable", "stdin: '{{ instructions }}'\n", Some(6), "`instructions`", "instruction"),
+        (
+            "an escape",
+            "install: {npm: [a@1.2.3], expect: [../x]}\n",
+            Some(6),
+            "../x",
+            "without `..`",
+        ),
+        (
+            "an unknown variable",
+            "stdin: '{{ instructions }}'\n",
+            Some(6),
+            "`instructions`",
+            "instruction",
+        ),
         ("an unknown setting", "stdin: '{{ settings.x }}'\n", Some(6), "`settings.x`", "known are"),
         ("no installation", "stdin: '{{ install }}'\n", Some(6), "`install`", "add `install`"),
         ("a malformed template", "stdin: '{{ model'\n", Some(6), "malformed", "mend the template"),
@@ -86,7 +118,13 @@ fn mistakes_name_the_line_and_the_mend() {
             "settings.a",
             "\"z\"",
         ),
-        ("a bad setting name", "settings: {a-b: {default: x, description: d}}\n", Some(6), "a-b", "_"),
+        (
+            "a bad setting name",
+            "settings: {a-b: {default: x, description: d}}\n",
+            Some(6),
+            "a-b",
+            "_",
+        ),
         ("broken YAML", "stdin: 'no end\n", None, "", "mend the YAML"),
     ];
     for (what, addition, line, problem, mend) in table {
@@ -161,7 +199,13 @@ fn settings_are_checked_against_the_adapter() {
         assert!(error.mend.contains(mend), "{error}");
     }
     let shell = HarnessAdapter::shipped("shell").unwrap();
-    assert!(shell.resolve_settings(&settings(json!({"a": 1}))).unwrap_err().mend.contains("no settings"));
+    assert!(
+        shell
+            .resolve_settings(&settings(json!({"a": 1})))
+            .unwrap_err()
+            .mend
+            .contains("no settings")
+    );
 }
 
 #[test]

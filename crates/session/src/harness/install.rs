@@ -100,7 +100,10 @@ impl Installer {
 
     /// Installs the adapter's program unless it is there. `None` when it needs no
     /// installation. Dropping the future ends the installation.
-    pub async fn ensure(&self, adapter: &HarnessAdapter) -> Result<Option<Installation>, InstallError> {
+    pub async fn ensure(
+        &self,
+        adapter: &HarnessAdapter,
+    ) -> Result<Option<Installation>, InstallError> {
         let Some(recipe) = &adapter.install else { return Ok(None) };
         let folder = self.folder(adapter, recipe);
         if !folder.join(MARKER).is_file() {
@@ -170,11 +173,7 @@ async fn npm_install(
     let text = std::fs::read_to_string(&log).unwrap_or_default();
     let lines: Vec<_> = text.lines().rev().take(6).collect();
     let tail = lines.into_iter().rev().collect::<Vec<_>>().join(" | ");
-    Err(InstallError::NpmFailed {
-        harness: adapter.name.clone(),
-        status: status.to_string(),
-        tail,
-    })
+    Err(InstallError::NpmFailed { harness: adapter.name.clone(), status: status.to_string(), tail })
 }
 
 /// The file is unlocked when it is dropped, also by the death of the process.

@@ -87,7 +87,7 @@ impl HarnessAdapter {
         let adapter: Self =
             serde_saphyr::from_str(text).map_err(|error| AdapterError::yaml(origin, &error))?;
         adapter.validate().map_err(|problem| {
-            AdapterError::new(origin, line_of(text, &problem.key), problem.problem, problem.mend)
+            AdapterError::new(origin, line_of(text, problem.key), problem.problem, problem.mend)
         })?;
         Ok(adapter)
     }
@@ -102,9 +102,9 @@ impl HarnessAdapter {
                 "correct that key of the adapter".to_owned(),
             )
         })?;
-        adapter.validate().map_err(|problem| {
-            AdapterError::new(origin, None, problem.problem, problem.mend)
-        })?;
+        adapter
+            .validate()
+            .map_err(|problem| AdapterError::new(origin, None, problem.problem, problem.mend))?;
         Ok(adapter)
     }
 }

@@ -1,7 +1,7 @@
 //! An adapter made concrete for one session.
 
-use super::adapter::{Argument, EnvValue, HarnessAdapter};
 use super::AdapterError;
+use super::adapter::{Argument, EnvValue, HarnessAdapter};
 use minijinja::{Environment, UndefinedBehavior, Value, context};
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -53,10 +53,7 @@ impl HarnessAdapter {
             Err(AdapterError::new(
                 "harness.adapter",
                 None,
-                format!(
-                    "it is called {:?} while harness.name says {:?}",
-                    adapter.name, spec.name
-                ),
+                format!("it is called {:?} while harness.name says {:?}", adapter.name, spec.name),
                 "give both the same name".to_owned(),
             ))
         }

@@ -33,7 +33,9 @@ impl HarnessAdapter {
         let plain = |text: &str| {
             !text.is_empty()
                 && text.len() <= 64
-                && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.'))
+                && text
+                    .bytes()
+                    .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.'))
                 && !text.starts_with('.')
         };
         if !plain(&self.name) {
@@ -298,7 +300,9 @@ fn is_pinned(package: &str) -> bool {
     !name.is_empty()
         && !name.starts_with('-')
         && numbers.len() == 3
-        && numbers[..2].iter().all(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()))
+        && numbers[..2]
+            .iter()
+            .all(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()))
         && numbers[2].starts_with(|c: char| c.is_ascii_digit())
         && numbers[2].bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'+'))
 }
