@@ -1,0 +1,94 @@
+"""Polar: train any LLM agent by RL without changing it.
+
+`PolarClient` and `AsyncPolarClient` talk to a rollout server: submit tasks, read the
+sessions as they end, and get their trajectories, token by token as the engine sampled them.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+
+from polar.async_client import AsyncPolarClient
+from polar.callback import verify_callback
+from polar.client import PolarClient
+from polar.errors import (
+    ApiError,
+    AuthenticationError,
+    BinaryNotFoundError,
+    ConflictError,
+    InvalidRequestError,
+    NotFoundError,
+    PolarError,
+    ServerError,
+    ServerUnreachableError,
+    SignatureError,
+    UnexpectedAnswerError,
+    WaitTimeoutError,
+)
+from polar.models import (
+    Budgets,
+    Callback,
+    CallSummary,
+    CommandEvaluator,
+    Event,
+    EventPage,
+    Exec,
+    FieldProblem,
+    HarnessSpec,
+    RuntimeSpec,
+    SamplingPins,
+    SessionInfo,
+    TaskInfo,
+    TaskRequest,
+    TokenCounts,
+    Trace,
+    Trajectory,
+    WriteFile,
+)
+from polar.results import AsyncResultStream, Result, ResultStream
+from polar.retry import RetryPolicy
+
+try:
+    __version__ = version("polar-rl")
+except PackageNotFoundError:  # Used from the source tree.
+    __version__ = "0"
+
+__all__ = [
+    "ApiError",
+    "AsyncPolarClient",
+    "AsyncResultStream",
+    "AuthenticationError",
+    "BinaryNotFoundError",
+    "Budgets",
+    "CallSummary",
+    "Callback",
+    "CommandEvaluator",
+    "ConflictError",
+    "Event",
+    "EventPage",
+    "Exec",
+    "FieldProblem",
+    "HarnessSpec",
+    "InvalidRequestError",
+    "NotFoundError",
+    "PolarClient",
+    "PolarError",
+    "Result",
+    "ResultStream",
+    "RetryPolicy",
+    "RuntimeSpec",
+    "SamplingPins",
+    "ServerError",
+    "ServerUnreachableError",
+    "SessionInfo",
+    "SignatureError",
+    "TaskInfo",
+    "TaskRequest",
+    "TokenCounts",
+    "Trace",
+    "Trajectory",
+    "UnexpectedAnswerError",
+    "WaitTimeoutError",
+    "WriteFile",
+    "verify_callback",
+]

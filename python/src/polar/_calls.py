@@ -1,0 +1,242 @@
+"""The server's HTTP API as values: what each request says, and how its answer is read.
+
+Does no IO. Both clients carry these out, so that a path or a shape is written once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Callable, Generic, Optional, TypeVar, Union
+from urllib.parse import quote
+
+import httpx
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from polar.errors import PolarError, UnexpectedAnswerError, api_error
+from polar.models import (
+    CallSummary,
+    EventPage,
+    NodeSeen,
+    SessionInfo,
+    TaskInfo,
+    TaskPage,
+    TaskRequest,
+    Trajectory,
+)
+
+T = TypeVar("T")
+
+TaskLike = Union[TaskRequest, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Call(Generic[T]):
+    """One request of the API."""
+
+    what: str
+    """What it does, for messages: ``submit a task``."""
+
+    method: str
+    path: str
+    read: Callable[[httpx.Response], T]
+    params: Mapping[str, Any] = field(default_factory=dict)
+    content: Optional[bytes] = None
+    held_seconds: float = 0.0
+    """How long the server may hold the request open, beyond the usual timeout."""
+
+    def request(self, timeout: float) -> dict[str, Any]:
+        """The arguments of httpx's ``request``."""
+        headers = {"content-type": "application/json"} if self.content is not None else {}
+        return {
+            "method": self.method,
+            "url": self.path,
+            "params": self.params,
+            "content": self.content,
+            "headers": headers,
+            "timeout": timeout + self.held_seconds,
+        }
+
+    def unreachable(self, error: httpx.TransportError) -> str:
+        """The message when no answer came."""
+        reason = str(error) or type(error).__name__
+        return (
+            f"{self.what}: no answer from {error.request.url.copy_with(query=None)} ({reason}); "
+            "is the server running and the address right?"
+        )
+
+    def checked(self, response: httpx.Response) -> T:
+        """The answer, or the exception that it stands for."""
+        if not response.is_success:
+            raise api_error(response.status_code, _body(response), self.what)
+        try:
+            return self.read(response)
+        except (ValidationError, ValueError) as error:
+            raise UnexpectedAnswerError(
+                f"{self.what}: the answer of {response.url} is not understood; is it a Polar "
+                f"server, and is this package as new as the server? {error}"
+            ) from error
+
+
+def base_url(address: str) -> str:
+    """``localhost:50051`` or a URL, as the URL that paths are put behind."""
+    text = address.strip()
+    try:
+        url = httpx.URL(text if "://" in text else f"http://{text}")
+    except httpx.InvalidURL:
+        url = httpx.URL()
+    if url.scheme not in ("http", "https") or not url.host or " " in text:
+        raise PolarError(
+            f"{address!r} is not an address; give host:port or a URL, "
+            "such as 'localhost:50051' or 'https://polar.example.org'"
+        )
+    return str(url).rstrip("/")
+
+
+def headers(token: Optional[str]) -> dict[str, str]:
+    """Headers of every request."""
+    token = token if token is not None else os.environ.get("POLAR_TOKEN")
+    return {"authorization": f"Bearer {token}"} if token else {}
+
+
+def submit(task: Optional[TaskLike], fields: Mapping[str, Any]) -> Call[TaskInfo]:
+    """One task, given as a model, a mapping or keyword arguments."""
+    content = json.dumps(_named(task, fields)).encode()
+    return Call("submit a task", "POST", "/api/tasks", _model(TaskInfo), content=content)
+
+
+def submit_batch(tasks: Iterable[TaskLike]) -> Call[list[TaskInfo]]:
+    content = json.dumps({"tasks": [_named(task, {}) for task in tasks]}).encode()
+    read = _list("tasks", TaskInfo)
+    return Call("submit tasks", "POST", "/api/tasks", read, content=content)
+
+
+def task(task_id: str) -> Call[TaskInfo]:
+    return Call(f"get task {task_id}", "GET", f"/api/tasks/{_part(task_id)}", _model(TaskInfo))
+
+
+def tasks(status: Optional[str], harness: Optional[str], before: Optional[int]) -> Call[TaskPage]:
+    """One page of tasks, newest first."""
+    query = {"status": status, "harness": harness, "before": before}
+    params = {key: value for key, value in query.items() if value is not None}
+    return Call("list tasks", "GET", "/api/tasks", _model(TaskPage), params)
+
+
+def cancel(task_id: str) -> Call[TaskInfo]:
+    path = f"/api/tasks/{_part(task_id)}"
+    return Call(f"cancel task {task_id}", "DELETE", path, _model(TaskInfo))
+
+
+def sessions(task_id: str) -> Call[list[SessionInfo]]:
+    path = f"/api/tasks/{_part(task_id)}/sessions"
+    return Call(f"get the sessions of {task_id}", "GET", path, _list("sessions", SessionInfo))
+
+
+def trajectories(task_id: str) -> Call[list[Trajectory]]:
+    path = f"/api/tasks/{_part(task_id)}/trajectories"
+    read = _list("trajectories", Trajectory)
+    return Call(f"get the trajectories of {task_id}", "GET", path, read)
+
+
+def session(session_id: str) -> Call[SessionInfo]:
+    path = f"/api/sessions/{_part(session_id)}"
+    return Call(f"get session {session_id}", "GET", path, _model(SessionInfo))
+
+
+def trajectory(session_id: str) -> Call[Trajectory]:
+    path = f"/api/sessions/{_part(session_id)}/trajectory"
+    return Call(f"get the trajectory of {session_id}", "GET", path, _model(Trajectory))
+
+
+def calls(session_id: str) -> Call[list[CallSummary]]:
+    path = f"/api/sessions/{_part(session_id)}/calls"
+    return Call(f"get the calls of {session_id}", "GET", path, _list("calls", CallSummary))
+
+
+def logs(session_id: str, stream: str) -> Call[str]:
+    path = f"/api/sessions/{_part(session_id)}/logs"
+    params = {"stream": stream}
+    return Call(f"get the {stream} of {session_id}", "GET", path, _text, params)
+
+
+def events(
+    after: int,
+    wait_seconds: float = 0.0,
+    task_id: Optional[str] = None,
+    kinds: Sequence[str] = (),
+) -> Call[EventPage]:
+    params: dict[str, Any] = {"after": after, "wait_seconds": wait_seconds}
+    if task_id is not None:
+        params["task_id"] = task_id
+    if kinds:
+        params["kinds"] = ",".join(kinds)
+    read = _model(EventPage)
+    return Call("read events", "GET", "/api/events", read, params, held_seconds=wait_seconds)
+
+
+def nodes() -> Call[list[NodeSeen]]:
+    return Call("list the nodes", "GET", "/api/nodes", _list("nodes", NodeSeen))
+
+
+def health() -> Call[dict[str, Any]]:
+    return Call("ask for the server's health", "GET", "/api/health", _model(dict[str, Any]))
+
+
+def _named(task: Optional[TaskLike], fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The task's JSON. Without an id it gets one here, not on the server, so that sending
+    it again after a lost answer cannot make a second task.
+    """
+    if isinstance(task, BaseModel):
+        body = TaskRequest.model_validate(task).body()
+    else:
+        body = dict(task or {})
+    body = {key: _plain(value) for key, value in {**body, **fields}.items()}
+    if body.get("task_id") is None:
+        body["task_id"] = f"task-{uuid.uuid4().hex[:20]}"
+    return body
+
+
+def _plain(value: Any) -> Any:
+    """Models inside of mappings and lists as plain JSON."""
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude_none=True)
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _part(word: str) -> str:
+    """An id as one segment of a path."""
+    return quote(word, safe="")
+
+
+def _model(kind: type[T]) -> Callable[[httpx.Response], T]:
+    adapter = TypeAdapter(kind)
+    return lambda response: adapter.validate_json(response.content)
+
+
+def _list(key: str, kind: type[T]) -> Callable[[httpx.Response], list[T]]:
+    """A list: bare, or as the only interesting member ``key`` of an object."""
+    adapter: TypeAdapter[list[T]] = TypeAdapter(list[kind])  # type: ignore[valid-type]
+
+    def read(response: httpx.Response) -> list[T]:
+        value = response.json()
+        return adapter.validate_python(value[key] if isinstance(value, dict) else value)
+
+    return read
+
+
+def _text(response: httpx.Response) -> str:
+    return response.content.decode("utf-8", errors="replace")
+
+
+def _body(response: httpx.Response) -> Any:
+    try:
+        return response.json()
+    except ValueError:
+        return response.text

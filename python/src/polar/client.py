@@ -1,0 +1,195 @@
+"""The client of the rollout server for ordinary code; `polar.async_client` is its twin."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Literal, Optional, TypeVar, Union
+
+import httpx
+
+from polar import _calls
+from polar._calls import Call, TaskLike
+from polar.errors import ServerUnreachableError, WaitTimeoutError
+from polar.models import (
+    CallSummary,
+    EventPage,
+    NodeSeen,
+    SessionInfo,
+    TaskInfo,
+    Trajectory,
+)
+from polar.results import ResultStream
+from polar.retry import RETRYABLE, Retries, RetryPolicy, retry_after
+
+T = TypeVar("T")
+
+LogStream = Union[Literal["stdout", "stderr", "grader"], str]
+
+
+class PolarClient:
+    """Talks to a rollout server.
+
+    >>> client = PolarClient("localhost:50051")
+    >>> task = client.submit(harness="pi", instruction="Fix the failing test.", num_samples=8)
+    >>> client.wait(task.task_id)
+    >>> for trajectory in client.get_trajectories(task.task_id):
+    ...     train(trajectory.traces)
+
+    Every request is tried again while the server is away or overloaded, as `RetryPolicy`
+    says. That is safe: a submitted task always carries an id, so it is stored once. One
+    client may be used by several threads.
+    """
+
+    def __init__(
+        self,
+        address: str = "localhost:50051",
+        *,
+        token: Optional[str] = None,
+        timeout: float = 60.0,
+        retry: RetryPolicy = RetryPolicy(),  # noqa: B008 - it is immutable.
+        transport: Optional[httpx.BaseTransport] = None,
+    ) -> None:
+        """Nothing is sent yet.
+
+        ``address`` is ``host:port`` or a URL. ``token`` is the server's bearer token;
+        ``$POLAR_TOKEN`` when absent. ``timeout`` is the limit in seconds of one answer.
+        ``transport`` replaces the connection, for proxies and tests.
+        """
+        self._timeout = timeout
+        self._retry = retry
+        self._http = httpx.Client(
+            base_url=_calls.base_url(address), headers=_calls.headers(token), transport=transport
+        )
+
+    def submit(self, task: Optional[TaskLike] = None, /, **fields: Any) -> TaskInfo:
+        """Submits a task: a `TaskRequest`, a mapping, or its fields as keyword arguments.
+
+        Submitting a ``task_id`` again with the same content returns the stored task, so a
+        trainer that restarts may submit all it wants anew; with other content it raises
+        `ConflictError`. `InvalidRequestError` names every wrong field.
+        """
+        return self._carry_out(_calls.submit(task, fields))
+
+    def submit_batch(self, tasks: Iterable[TaskLike]) -> list[TaskInfo]:
+        """Submits tasks in one request: all of them are stored or, on an error, none."""
+        return self._carry_out(_calls.submit_batch(tasks))
+
+    def tasks(
+        self, *, status: Optional[str] = None, harness: Optional[str] = None
+    ) -> Iterator[TaskInfo]:
+        """All tasks, newest first; only those of a status or a harness, when given."""
+        before: Optional[int] = None
+        while True:
+            page = self._carry_out(_calls.tasks(status, harness, before))
+            yield from page.tasks
+            before = page.next_before
+            if before is None:
+                return
+
+    def task(self, task_id: str) -> TaskInfo:
+        """One task."""
+        return self._carry_out(_calls.task(task_id))
+
+    def wait(self, task_id: str, timeout: Optional[float] = None) -> TaskInfo:
+        """Waits until every session of a task has ended, and returns the task.
+
+        Raises `WaitTimeoutError` after ``timeout`` seconds; without one it waits for ever,
+        which is safe as far as the server gives every task an end.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        cursor = 0
+        task = self.task(task_id)
+        while not task.ended:
+            left = 20.0 if deadline is None else min(20.0, deadline - time.monotonic())
+            if left <= 0:
+                raise WaitTimeoutError(
+                    f"task {task_id} has not ended after {timeout} seconds: {task.sessions}"
+                )
+            page = self._carry_out(_calls.events(cursor, left, task_id, ["task.ended"]))
+            cursor = page.cursor
+            task = self.task(task_id)
+        return task
+
+    def results(self, *task_ids: str, after: int = 0, trajectories: bool = True) -> ResultStream:
+        """Sessions as they end, each once, in the order in which they ended.
+
+        With ``task_ids`` the stream ends when those tasks have; without, it goes on for
+        ever, over all tasks. ``after`` is the `Result.cursor` at which an earlier reader
+        stopped. ``trajectories=False`` leaves the training data out.
+        """
+        return ResultStream(self, task_ids, after, trajectories)
+
+    def events(self, after: int = 0, *, wait_seconds: float = 0.0) -> EventPage:
+        """The event log behind a position. With nothing there, the server holds the answer
+        for up to ``wait_seconds``.
+        """
+        return self._carry_out(_calls.events(after, wait_seconds))
+
+    def get_trajectories(self, task_id: str) -> list[Trajectory]:
+        """The trajectories of a task's ended sessions, one for each that has one."""
+        return self._carry_out(_calls.trajectories(task_id))
+
+    def sessions(self, task_id: str) -> list[SessionInfo]:
+        """The sessions of a task."""
+        return self._carry_out(_calls.sessions(task_id))
+
+    def session(self, session_id: str) -> SessionInfo:
+        """One session."""
+        return self._carry_out(_calls.session(session_id))
+
+    def trajectory(self, session_id: str) -> Trajectory:
+        """The trajectory of an ended session; `NotFoundError` when it has none."""
+        return self._carry_out(_calls.trajectory(session_id))
+
+    def calls(self, session_id: str) -> list[CallSummary]:
+        """The LLM calls of an ended session, oldest first."""
+        return self._carry_out(_calls.calls(session_id))
+
+    def logs(self, session_id: str, stream: LogStream = "stdout") -> str:
+        """What a session's harness or grader printed."""
+        return self._carry_out(_calls.logs(session_id, stream))
+
+    def cancel(self, task_id: str) -> TaskInfo:
+        """Cancels a task: its queued sessions end now, the running ones as soon as their
+        nodes hear of it. A task that has ended stays as it is.
+        """
+        return self._carry_out(_calls.cancel(task_id))
+
+    def nodes(self) -> list[NodeSeen]:
+        """The nodes that asked for work, and whether they still do."""
+        return self._carry_out(_calls.nodes())
+
+    def health(self) -> Mapping[str, Any]:
+        """What the server says of itself."""
+        return self._carry_out(_calls.health())
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self._http.close()
+
+    def __enter__(self) -> PolarClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _carry_out(self, call: Call[T]) -> T:
+        """Sends a request until there is an answer or the retry policy gives up."""
+        retries = Retries(self._retry, random.Random())
+        while True:
+            try:
+                response = self._http.request(**call.request(self._timeout))
+            except httpx.TransportError as error:
+                pause = retries.pause(time.monotonic())
+                if pause is None:
+                    raise ServerUnreachableError(call.unreachable(error)) from error
+            else:
+                if response.status_code not in RETRYABLE:
+                    return call.checked(response)
+                wish = retry_after(response.headers.get("retry-after"))
+                pause = retries.pause(time.monotonic(), wish)
+                if pause is None:
+                    return call.checked(response)
+            time.sleep(pause)
