@@ -138,17 +138,19 @@ def simplified(schemas: dict[str, Schema]) -> dict[str, Schema]:
 
 def ordered(schemas: dict[str, Schema]) -> list[str]:
     """Names of the roots and of everything they refer to, each after what it refers to."""
-    found: dict[str, None] = {}
+    found: list[str] = []
+    seen: set[str] = set()
 
     def visit(name: str) -> None:
-        if name not in found:
+        if name not in seen:
+            seen.add(name)
             for other in references(schemas[name]):
                 visit(other)
-            found[name] = None
+            found.append(name)
 
     for name in ROOTS:
         visit(name)
-    return list(found)
+    return found
 
 
 def references(schema: Any) -> Iterator[str]:
