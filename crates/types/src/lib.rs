@@ -16,16 +16,17 @@ pub use error::{ErrorClass, FieldProblem, Side};
 pub use event::{Event, EventKind, EventPage};
 pub use id::{CallId, Epoch, GroupId, NodeId, SessionId, TaskId};
 pub use node::{
-    Lease, LeaseRequest, LeaseResponse, NodeInfo, RenewItem, RenewRequest, RenewResponse,
-    ResultAck, Slots,
+    Lease, LeaseRequest, LeaseResponse, NodeInfo, NodeList, NodeSeen, ReleaseItem, ReleaseRequest,
+    ReleaseResponse, RenewItem, RenewRequest, RenewResponse, ResultAck, Slots,
 };
 pub use sampling::SamplingPins;
 pub use session::{
-    Artifact, AttemptInfo, Outcome, SessionInfo, SessionReport, SessionStatus, Stage, StageTimes,
+    Artifact, AttemptInfo, CallbackState, CallbackStatus, Outcome, SessionInfo, SessionReport,
+    SessionStatus, Stage, StageTimes,
 };
 pub use task::{
     Budgets, Callback, Encoding, EvaluatorSpec, HarnessSpec, Known, Network, PrepareStep,
-    RewardSource, RuntimeKind, RuntimeSpec, TaskInfo, TaskRequest, TaskSpec, TaskStatus,
+    RewardSource, RuntimeKind, RuntimeSpec, TaskInfo, TaskPage, TaskRequest, TaskSpec, TaskStatus,
     TrajectoryStrategy,
 };
 pub use trace::{

@@ -122,6 +122,57 @@ pub struct RenewResponse {
     pub cancelled: Vec<SessionId>,
 }
 
+/// One session in a [`ReleaseRequest`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct ReleaseItem {
+    /// Which session.
+    pub session_id: SessionId,
+    /// Its fencing token.
+    pub epoch: Epoch,
+}
+
+/// `POST /api/nodes/{id}/release`: a node that drains gives sessions back unfinished. They
+/// are queued again without spending one of their attempts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct ReleaseRequest {
+    /// Who gives back.
+    pub node_id: NodeId,
+    /// What it gives back; it has already stopped these.
+    pub items: Vec<ReleaseItem>,
+    /// Why, in words; shown with the attempt.
+    #[serde(default)]
+    pub reason: String,
+}
+
+/// Answer to [`ReleaseRequest`].
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct ReleaseResponse {
+    /// Sessions that were the node's and are queued again (or ended, when cancelled).
+    pub released: Vec<SessionId>,
+}
+
+/// A node as `GET /api/nodes` shows it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct NodeSeen {
+    /// What it last said of itself.
+    pub node: NodeInfo,
+    /// Sessions leased to it now.
+    pub leased: u32,
+    /// When it first asked for work (RFC 3339, UTC).
+    pub first_seen_at: String,
+    /// When it last asked for work or renewed (RFC 3339, UTC).
+    pub last_seen_at: String,
+    /// Whether it was heard of within the last lease time.
+    pub alive: bool,
+}
+
+/// Answer to `GET /api/nodes`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct NodeList {
+    /// By name.
+    pub nodes: Vec<NodeSeen>,
+}
+
 /// Answer to `POST /api/sessions/{id}/result`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]

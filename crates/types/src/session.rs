@@ -208,12 +208,48 @@ pub struct AttemptInfo {
     /// When it ended (RFC 3339, UTC).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<String>,
-    /// Why it ended, for attempts that were lost: `lease_expired`, `superseded`.
+    /// Why it ended, for attempts without an accepted report: `lease_expired`, `overdue`,
+    /// `node_restarted`, `released`, `cancelled`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost: Option<String>,
     /// The node's report, when one was accepted or salvaged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub report: Option<SessionReport>,
+}
+
+/// Whether the client's URL has been told of an end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum CallbackStatus {
+    /// To be sent, or sent without success and to be tried again.
+    Pending,
+    /// Answered with a 2xx status.
+    Delivered,
+    /// Given up.
+    Failed,
+}
+
+impl CallbackStatus {
+    /// The name used in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Delivered => "delivered",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// How telling the client's URL goes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct CallbackState {
+    /// Where it stands.
+    pub status: CallbackStatus,
+    /// Requests sent so far.
+    pub attempts: u32,
+    /// What went wrong with the last one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
 }
 
 /// A session as the API shows it.
@@ -237,6 +273,12 @@ pub struct SessionInfo {
     /// Reward of the accepted attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reward: Option<f64>,
+    /// How it ended, once it has; also where no node reported it, such as an expired lease.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<Outcome>,
+    /// How telling the client's URL goes, once there is something to tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub callback: Option<CallbackState>,
     /// When it was queued (RFC 3339, UTC).
     pub created_at: String,
     /// When it last changed (RFC 3339, UTC).
@@ -244,8 +286,8 @@ pub struct SessionInfo {
 }
 
 impl SessionInfo {
-    /// The report of the last attempt, once it has ended.
+    /// The report that was accepted for the last attempt; never a salvaged one.
     pub fn report(&self) -> Option<&SessionReport> {
-        self.attempts.last().and_then(|a| a.report.as_ref())
+        self.attempts.last().filter(|a| a.lost.is_none()).and_then(|a| a.report.as_ref())
     }
 }

@@ -13,7 +13,7 @@ pub use spec::{
     RuntimeKind, RuntimeSpec, TrajectoryStrategy,
 };
 
-use crate::{FieldProblem, GroupId, SamplingPins, TaskId};
+use crate::{CallbackState, FieldProblem, GroupId, SamplingPins, TaskId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -201,6 +201,18 @@ pub enum TaskStatus {
     Cancelled,
 }
 
+impl TaskStatus {
+    /// The name used in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
 /// A task as `GET /api/tasks/{id}` shows it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct TaskInfo {
@@ -217,10 +229,23 @@ pub struct TaskInfo {
     /// Mean reward over the sessions that have one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mean_reward: Option<f64>,
+    /// How telling the client's URL of the task's end goes, once it has ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub callback: Option<CallbackState>,
     /// When it was accepted (RFC 3339, UTC).
     pub created_at: String,
     /// When it last changed (RFC 3339, UTC).
     pub updated_at: String,
     /// The client's metadata.
     pub metadata: serde_json::Map<String, serde_json::Value>,
+}
+
+/// Answer to `GET /api/tasks`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct TaskPage {
+    /// Newest first.
+    pub tasks: Vec<TaskInfo>,
+    /// Pass as `before` for the next older page; absent when there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_before: Option<u64>,
 }

@@ -122,6 +122,16 @@ pub enum RuntimeKind {
     Docker,
 }
 
+impl RuntimeKind {
+    /// The name used in JSON and in a node's list of runtimes.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Local => "local",
+            Self::Docker => "docker",
+        }
+    }
+}
+
 /// What the sandbox may reach.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema,
