@@ -1,1 +1,247 @@
+//! A node: the proxy, the session stages, and the loop that gets work from the server.
+//!
+//! The node asks and the server answers, so that it works behind firewalls and outlives
+//! server restarts. It never opens the database and holds no task that is not leased to
+//! it.
+//!
+//! Invariants:
+//! - One process per state folder, by a lock that dies with the process.
+//! - A session's calls are on disk before its harness sees them, and its folder stays
+//!   until the server has the report: whatever kills the node, the next start delivers.
+//! - A lease that is lost is given up at once and nothing of it is reported.
 
+mod capture;
+mod client;
+mod delivery;
+mod dispatcher;
+mod listeners;
+mod salvage;
+mod state;
+
+pub use dispatcher::HeldSession;
+
+use client::ServerClient;
+use delivery::Courier;
+use dispatcher::Dispatcher;
+use listeners::Listeners;
+use polar_engine::Engine;
+use polar_gateway::{Gateway, GatewayConfig};
+use polar_sandbox::SandboxProvider;
+use polar_session::{RunnerConfig, SessionRunner};
+use polar_types::{NodeId, NodeInfo, Slots};
+use state::StateFolder;
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+/// Where the server is.
+#[derive(Clone)]
+pub struct ServerAddress {
+    /// `http://host:port`, without a path.
+    pub url: String,
+    /// Bearer token for nodes, when the server asks for one.
+    pub token: Option<String>,
+}
+
+/// Everything a node is told at start.
+#[derive(Clone)]
+pub struct NodeConfig {
+    /// Its name, stable over restarts.
+    pub node_id: NodeId,
+    /// Who hands out work; without one the node is a proxy for sessions opened by hand.
+    pub server: Option<ServerAddress>,
+    /// Folder for sessions, on a local disk. One node per folder.
+    pub state_dir: PathBuf,
+    /// Folder for harness installations; may be shared by nodes of one machine.
+    pub cache_dir: PathBuf,
+    /// Places per stage.
+    pub slots: Slots,
+    /// Where the proxy listens, for sandboxes with a network.
+    pub gateway_listen: SocketAddr,
+    /// Where sessions are opened by hand; nowhere when absent.
+    pub control_listen: Option<SocketAddr>,
+    /// Bearer token of that listener.
+    pub control_token: Option<String>,
+    /// The proxy's limits.
+    pub gateway: GatewayConfig,
+    /// The engine behind the proxy.
+    pub engine: Arc<dyn Engine>,
+    /// Kinds of sandbox that work here.
+    pub providers: Vec<Arc<dyn SandboxProvider>>,
+    /// Bytes kept of each output of a command.
+    pub output_limit: u64,
+}
+
+/// Why a node does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// A stage without places.
+    #[error("slots.{0} is 0, so that no session could pass; make it at least 1")]
+    NoSlots(&'static str),
+    /// Another process has the state folder.
+    #[error("{} is used by another node; give each node its own state folder", .0.display())]
+    Busy(PathBuf),
+    /// The Unix socket's path does not fit.
+    #[error(
+        "{} is too long for a Unix socket (more than 100 bytes); use a state folder with a \
+         shorter path", .0.display()
+    )]
+    PathTooLong(PathBuf),
+    /// A folder or socket cannot be used.
+    #[error("{action} {target}: {error}")]
+    Io {
+        /// What was being done.
+        action: &'static str,
+        /// With which path or address.
+        target: String,
+        /// What the operating system said.
+        error: io::Error,
+    },
+    /// The control listener would be open to everyone.
+    #[error("the control listener on {0} needs a token; only loopback may go without")]
+    Open(SocketAddr),
+    /// The client for the server could not be made.
+    #[error("set up the connection to the server: {0}")]
+    Client(String),
+}
+
+impl NodeError {
+    pub(crate) fn io(action: &'static str, target: impl ToString, error: io::Error) -> Self {
+        Self::Io { action, target: target.to_string(), error }
+    }
+}
+
+/// A running node.
+pub struct Node {
+    gateway_address: SocketAddr,
+    control_address: Option<SocketAddr>,
+    held: watch::Receiver<Vec<HeldSession>>,
+    /// Told once, with how long running sessions may go on.
+    drain: watch::Sender<Option<Duration>>,
+    work: JoinHandle<()>,
+    listeners: Listeners,
+    // Unlocked when dropped, which is the last thing that happens.
+    _state: StateFolder,
+}
+
+impl Node {
+    /// Locks the state folder, opens the listeners, removes what an earlier process left,
+    /// delivers what it recorded, and starts asking for work.
+    pub async fn start(config: NodeConfig) -> Result<Self, NodeError> {
+        check(&config)?;
+        let state = StateFolder::open(&config.state_dir)?;
+        let gateway = Gateway::new(config.gateway.clone(), config.engine.clone());
+        let listeners = Listeners::open(&config, &state, gateway.clone()).await?;
+        let gateway_address = listeners.gateway_address();
+        let control_address = listeners.control_address();
+
+        let runner = SessionRunner::new(RunnerConfig {
+            node_id: config.node_id.clone(),
+            slots: config.slots,
+            gateway,
+            gateway_socket: state.socket(),
+            gateway_address: reachable(gateway_address),
+            providers: config.providers.clone(),
+            cache: config.cache_dir.clone(),
+            output_limit: config.output_limit,
+        });
+        let (drain, draining) = watch::channel(None);
+        let (shown, held) = watch::channel(Vec::new());
+        let info = node_info(&config);
+        let work = match &config.server {
+            None => {
+                salvage::sweep(&config.providers).await;
+                tokio::spawn(until_drained(draining))
+            }
+            Some(server) => {
+                let client = Arc::new(ServerClient::new(server, info.node_id.clone())?);
+                let stopping = CancellationToken::new();
+                let courier = Courier::new(client.clone(), state.undelivered(), stopping);
+                let sessions = state.sessions();
+                let providers = config.providers.clone();
+                let mut dispatcher =
+                    Dispatcher::new(info, client, courier.clone(), runner, sessions.clone(), shown);
+                tokio::spawn(async move {
+                    salvage::sweep(&providers).await;
+                    let node = dispatcher.node_id().clone();
+                    salvage::deliver_left_behind(&sessions, &node, &courier, &draining).await;
+                    dispatcher.run(draining).await;
+                })
+            }
+        };
+        Ok(Self { gateway_address, control_address, held, drain, work, listeners, _state: state })
+    }
+
+    /// Where the proxy listens.
+    pub fn gateway_address(&self) -> SocketAddr {
+        self.gateway_address
+    }
+
+    /// Where sessions are opened by hand.
+    pub fn control_address(&self) -> Option<SocketAddr> {
+        self.control_address
+    }
+
+    /// The sessions it holds, kept up to date.
+    pub fn held(&self) -> watch::Receiver<Vec<HeldSession>> {
+        self.held.clone()
+    }
+
+    /// Takes no more work; gives back what has not started to run, lets the rest go on
+    /// for `grace` and gives back what is left then. Results that cannot be delivered
+    /// any more stay on disk for the next start.
+    pub async fn shutdown(self, grace: Duration) {
+        self.drain.send_replace(Some(grace));
+        if let Err(error) = self.work.await {
+            tracing::error!(%error, "the node's work broke off");
+        }
+        self.listeners.close().await;
+    }
+}
+
+fn check(config: &NodeConfig) -> Result<(), NodeError> {
+    let slots = config.slots;
+    for (name, places) in [("prepare", slots.prepare), ("run", slots.run), ("grade", slots.grade)] {
+        if places == 0 {
+            return Err(NodeError::NoSlots(name));
+        }
+    }
+    match config.control_listen {
+        Some(address) if config.control_token.is_none() && !address.ip().is_loopback() => {
+            Err(NodeError::Open(address))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn node_info(config: &NodeConfig) -> NodeInfo {
+    let engine = config.engine.info();
+    NodeInfo {
+        node_id: config.node_id.clone(),
+        boot_id: uuid::Uuid::now_v7().to_string(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        slots: config.slots,
+        runtimes: config.providers.iter().map(|provider| provider.kind().to_owned()).collect(),
+        engine: format!("{:?} {} ({})", engine.kind, engine.url, engine.model),
+        held: BTreeMap::new(),
+    }
+}
+
+/// The address as sandboxes of this machine reach it.
+fn reachable(mut listening: SocketAddr) -> SocketAddr {
+    if listening.ip().is_unspecified() {
+        listening.set_ip(std::net::Ipv4Addr::LOCALHOST.into());
+    }
+    listening
+}
+
+async fn until_drained(mut draining: watch::Receiver<Option<Duration>>) {
+    // An error means that the node was dropped, which ends it as well.
+    let _ = draining.wait_for(Option::is_some).await;
+}

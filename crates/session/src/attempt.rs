@@ -74,13 +74,13 @@ impl SessionRunner {
     /// wait in between is for a place that others leave within theirs.
     pub async fn run(
         &self,
-        lease: &Lease,
-        folder: &AttemptFolder,
+        lease: Lease,
+        folder: AttemptFolder,
         control: watch::Receiver<Control>,
-        progress: &watch::Sender<Progress>,
+        progress: Arc<watch::Sender<Progress>>,
     ) -> Ended {
         let mut attempt = Attempt {
-            runner: self,
+            runner: self.clone(),
             lease,
             folder,
             control,
@@ -115,12 +115,12 @@ impl SessionRunner {
 }
 
 /// The state of one attempt.
-pub(crate) struct Attempt<'a> {
-    pub(crate) runner: &'a SessionRunner,
-    pub(crate) lease: &'a Lease,
-    pub(crate) folder: &'a AttemptFolder,
+pub(crate) struct Attempt {
+    pub(crate) runner: SessionRunner,
+    pub(crate) lease: Lease,
+    pub(crate) folder: AttemptFolder,
     control: watch::Receiver<Control>,
-    progress: &'a watch::Sender<Progress>,
+    progress: Arc<watch::Sender<Progress>>,
     times: StageTimes,
     pub(crate) adapter: Option<HarnessAdapter>,
     pub(crate) sandbox: Option<Box<dyn Sandbox>>,
@@ -129,13 +129,16 @@ pub(crate) struct Attempt<'a> {
     grade: crate::grade::Grade,
 }
 
-impl Attempt<'_> {
+impl Attempt {
     /// Passes the stages; the grading slot comes back.
     async fn stages(&mut self) -> Result<Slot, Stop> {
         let pools = self.runner.pools.clone();
         self.waits(Stage::Prepare, "a preparation slot");
         let slot = self.unless_stopped(pools.prepare()).await??;
-        let harness = self.timed(|times| &mut times.prepare_seconds, Self::prepare).await?;
+        let since = Instant::now();
+        let harness = self.prepare().await;
+        self.times.prepare_seconds = since.elapsed().as_secs_f64();
+        let harness = harness?;
 
         self.waits(Stage::Ready, "a run slot");
         let since = Instant::now();
@@ -159,17 +162,6 @@ impl Attempt<'_> {
         self.grade = grade?;
         self.waits(Stage::Grade, "its trajectory");
         Ok(slot)
-    }
-
-    async fn timed<T>(
-        &mut self,
-        field: fn(&mut StageTimes) -> &mut f64,
-        stage: impl AsyncFnOnce(&mut Self) -> Result<T, Stop>,
-    ) -> Result<T, Stop> {
-        let since = Instant::now();
-        let done = stage(self).await;
-        *field(&mut self.times) = since.elapsed().as_secs_f64();
-        done
     }
 
     /// The harness, within its own budget, which starts now.
@@ -253,9 +245,9 @@ impl Attempt<'_> {
             }),
         };
         report::conclude(Facts {
-            lease: self.lease.clone(),
+            lease: self.lease,
             node_id: self.runner.config.node_id.clone(),
-            folder: self.folder.clone(),
+            folder: self.folder,
             grade: self.grade,
             times: self.times,
             ending,

@@ -69,8 +69,9 @@ pub(crate) async fn unless_stopped<T>(
 
 /// Waits for an order to stop. An owner that is gone gives none.
 pub(crate) async fn stopped(mut control: watch::Receiver<Control>) -> Control {
-    match control.wait_for(|order| *order != Control::Go).await {
-        Ok(order) => *order,
-        Err(_) => std::future::pending().await,
+    let order = control.wait_for(|order| *order != Control::Go).await.ok().map(|order| *order);
+    match order {
+        Some(order) => order,
+        None => std::future::pending().await,
     }
 }

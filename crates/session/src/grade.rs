@@ -26,7 +26,7 @@ impl Grade {
     }
 }
 
-impl Attempt<'_> {
+impl Attempt {
     /// Keeps the diff, then evaluates, both within the grading budget.
     pub(crate) async fn grade(&self) -> Result<Grade, Stop> {
         let seconds = self.lease.task.budgets.grade_seconds;

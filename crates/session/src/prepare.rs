@@ -43,7 +43,7 @@ impl Deadline {
     }
 }
 
-impl Attempt<'_> {
+impl Attempt {
     /// Prepares everything; what to run comes back.
     pub(crate) async fn prepare(&mut self) -> Result<RenderedHarness, Stop> {
         let seconds = self.lease.task.budgets.prepare_seconds;

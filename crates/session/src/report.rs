@@ -46,9 +46,14 @@ pub(crate) async fn conclude(facts: Facts) -> SessionReport {
     }
 }
 
-/// The report of an attempt whose node died under it, from what its folder holds: the
-/// one it had written, or one of a failure with all calls that were recorded.
-pub async fn salvage(folder: &AttemptFolder, lease: Lease, node_id: NodeId) -> SessionReport {
+/// The report of an attempt that broke off without one, from what its folder holds: the
+/// one it had written, or one of a failure for `reason` with all calls that were recorded.
+pub async fn salvage(
+    folder: &AttemptFolder,
+    lease: Lease,
+    node_id: NodeId,
+    reason: &str,
+) -> SessionReport {
     if let Some(report) = folder.report() {
         return report;
     }
@@ -61,8 +66,7 @@ pub async fn salvage(folder: &AttemptFolder, lease: Lease, node_id: NodeId) -> S
         ending: Ending::Stopped(Outcome::Failed {
             side: Side::Polar,
             class: ErrorClass::Unavailable,
-            message: "the node restarted while the session ran; its calls up to then are kept"
-                .to_owned(),
+            message: reason.to_owned(),
         }),
     })
     .await

@@ -1,0 +1,177 @@
+//! What the node says to the server, over HTTP.
+
+use crate::{NodeError, ServerAddress};
+use polar_types::{
+    Artifact, LeaseRequest, LeaseResponse, NodeId, ReleaseItem, ReleaseRequest, ReleaseResponse,
+    RenewRequest, RenewResponse, ResultAck, SessionReport,
+};
+use reqwest::header::CONTENT_LENGTH;
+use reqwest::{Client, Method, RequestBuilder, StatusCode};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::hash::{BuildHasher, RandomState};
+use std::path::Path;
+use std::time::Duration;
+
+/// Why the server did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ClientError {
+    /// No answer, or one that means "later".
+    #[error("{0}")]
+    Later(String),
+    /// It will say the same next time.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// The server, as the node sees it.
+pub(crate) struct ServerClient {
+    client: Client,
+    url: String,
+    token: Option<String>,
+    node_id: NodeId,
+}
+
+/// Longest time for a small question.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Longest time for one artifact.
+const UPLOAD_PATIENCE: Duration = Duration::from_secs(900);
+
+impl ServerClient {
+    pub(crate) fn new(server: &ServerAddress, node_id: NodeId) -> Result<Self, NodeError> {
+        // Fails when the process has chosen one already, which is as good.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let client = Client::builder()
+            .connect_timeout(Duration::from_secs(10))
+            // A proxy from the environment is meant for the internet, not for the cluster.
+            .no_proxy()
+            .build()
+            .map_err(|error| NodeError::Client(error.to_string()))?;
+        let url = server.url.trim_end_matches('/').to_owned();
+        Ok(Self { client, url, token: server.token.clone(), node_id })
+    }
+
+    pub(crate) async fn lease(&self, ask: &LeaseRequest) -> Result<LeaseResponse, ClientError> {
+        let patience = PATIENCE + Duration::from_secs_f64(ask.wait_seconds);
+        self.post(&format!("/api/nodes/{}/lease", self.node_id), ask, patience).await
+    }
+
+    /// Given up after `patience`, so that the next one still comes in time.
+    pub(crate) async fn renew(
+        &self,
+        ask: &RenewRequest,
+        patience: Duration,
+    ) -> Result<RenewResponse, ClientError> {
+        self.post(&format!("/api/nodes/{}/renew", self.node_id), ask, patience).await
+    }
+
+    pub(crate) async fn release(
+        &self,
+        items: Vec<ReleaseItem>,
+        reason: &str,
+    ) -> Result<ReleaseResponse, ClientError> {
+        let ask =
+            ReleaseRequest { node_id: self.node_id.clone(), items, reason: reason.to_owned() };
+        self.post(&format!("/api/nodes/{}/release", self.node_id), &ask, PATIENCE).await
+    }
+
+    pub(crate) async fn report(&self, report: &SessionReport) -> Result<ResultAck, ClientError> {
+        let path = format!("/api/sessions/{}/result", report.session_id);
+        self.post(&path, report, PATIENCE).await
+    }
+
+    pub(crate) async fn upload(&self, artifact: &Artifact, path: &Path) -> Result<(), ClientError> {
+        let file = tokio::fs::File::open(path)
+            .await
+            .map_err(|error| ClientError::Refused(format!("{}: {error}", path.display())))?;
+        let request = self
+            .request(Method::PUT, &format!("/api/blobs/{}", artifact.sha256))
+            .header(CONTENT_LENGTH, artifact.size)
+            .timeout(UPLOAD_PATIENCE)
+            .body(file);
+        send(request).await?;
+        Ok(())
+    }
+
+    async fn post<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+        patience: Duration,
+    ) -> Result<T, ClientError> {
+        let request = self.request(Method::POST, path).timeout(patience).json(body);
+        let response = send(request).await?;
+        response.json().await.map_err(|error| ClientError::Later(words(error)))
+    }
+
+    fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        let request = self.client.request(method, format!("{}{path}", self.url));
+        match &self.token {
+            Some(token) => request.bearer_auth(token),
+            None => request,
+        }
+    }
+}
+
+async fn send(request: RequestBuilder) -> Result<reqwest::Response, ClientError> {
+    let response = request.send().await.map_err(|error| ClientError::Later(words(error)))?;
+    let status = response.status();
+    if status.is_success() {
+        return Ok(response);
+    }
+    let text = response.text().await.unwrap_or_default();
+    let text =
+        format!("the server answered {status}: {}", text.chars().take(500).collect::<String>());
+    // A token can be mended while sessions run; their results wait for it.
+    let later = status.is_server_error()
+        || matches!(
+            status,
+            StatusCode::UNAUTHORIZED
+                | StatusCode::FORBIDDEN
+                | StatusCode::REQUEST_TIMEOUT
+                | StatusCode::TOO_MANY_REQUESTS
+        );
+    Err(if later { ClientError::Later(text) } else { ClientError::Refused(text) })
+}
+
+/// An error with its causes: reqwest's own text leaves the reason out.
+fn words(error: reqwest::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = std::error::Error::source(&error);
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}
+
+/// Growing waits between tries, spread so that many nodes do not come at once.
+#[derive(Debug, Default)]
+pub(crate) struct Backoff {
+    failures: u32,
+}
+
+impl Backoff {
+    const FIRST: Duration = Duration::from_millis(250);
+    const MOST: Duration = Duration::from_secs(15);
+
+    pub(crate) fn reset(&mut self) {
+        self.failures = 0;
+    }
+
+    pub(crate) fn fail(&mut self) {
+        self.failures = self.failures.saturating_add(1);
+    }
+
+    /// How long to wait before the next try; not at all without a failure.
+    pub(crate) fn pause(&self) -> Duration {
+        if self.failures == 0 {
+            return Duration::ZERO;
+        }
+        let doublings = (self.failures - 1).min(10);
+        let wait = Self::FIRST.saturating_mul(1 << doublings).min(Self::MOST);
+        // Between half and all of it. The hasher's keys are random.
+        let share = RandomState::new().hash_one(self.failures) % 1000;
+        wait.mul_f64(0.5 + share as f64 / 2000.0)
+    }
+}

@@ -1,0 +1,387 @@
+//! The node's loop: asks for work, renews leases, and owns the sessions it holds.
+//!
+//! One task owns the table of held sessions. Sessions run as tasks of their own and are
+//! only spoken to through their [`Control`]; requests to the server run beside the loop,
+//! so that a server that is away holds up nothing.
+
+use crate::client::{Backoff, ClientError, ServerClient};
+use crate::delivery::Courier;
+use polar_session::{AttemptFolder, Control, Ended, Progress, SessionRunner, salvage};
+use polar_types::{
+    Epoch, Lease, LeaseRequest, LeaseResponse, NodeId, NodeInfo, ReleaseItem, RenewItem,
+    RenewRequest, RenewResponse, SessionId, Stage,
+};
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+/// How long the server may hold a request for work open.
+const LEASE_WAIT_SECONDS: f64 = 20.0;
+/// Time between renewals before the server has said how long leases live.
+const FIRST_RENEWAL: Duration = Duration::from_secs(5);
+/// Longest that giving sessions back may take at the end.
+const RELEASE_WAIT: Duration = Duration::from_secs(10);
+
+/// A held session, for displays.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeldSession {
+    /// Which.
+    pub session_id: SessionId,
+    /// Its fencing token.
+    pub epoch: Epoch,
+    /// Where it stands.
+    pub stage: Stage,
+    /// What it waits for, in words.
+    pub waiting_for: String,
+}
+
+struct Held {
+    control: watch::Sender<Control>,
+    progress: watch::Receiver<Progress>,
+}
+
+impl Held {
+    /// Given up; it only has to clear up behind itself.
+    fn is_given_up(&self) -> bool {
+        *self.control.borrow() == Control::Abandon
+    }
+
+    fn stage(&self) -> Stage {
+        self.progress.borrow().stage.unwrap_or(Stage::Prepare)
+    }
+}
+
+type Key = (SessionId, Epoch);
+type Question<T> = Pin<Box<dyn Future<Output = Result<T, ClientError>> + Send>>;
+
+pub(crate) struct Dispatcher {
+    info: NodeInfo,
+    client: Arc<ServerClient>,
+    courier: Courier,
+    runner: SessionRunner,
+    sessions: PathBuf,
+    shown: watch::Sender<Vec<HeldSession>>,
+    held: HashMap<Key, Held>,
+    tasks: JoinSet<Key>,
+    lease_backoff: Backoff,
+    renewal: Duration,
+    /// Given up for the end of the node; told to the server once they have stopped.
+    to_release: Vec<ReleaseItem>,
+}
+
+impl Dispatcher {
+    pub(crate) fn new(
+        info: NodeInfo,
+        client: Arc<ServerClient>,
+        courier: Courier,
+        runner: SessionRunner,
+        sessions: PathBuf,
+        shown: watch::Sender<Vec<HeldSession>>,
+    ) -> Self {
+        Self {
+            info,
+            client,
+            courier,
+            runner,
+            sessions,
+            shown,
+            held: HashMap::new(),
+            tasks: JoinSet::new(),
+            lease_backoff: Backoff::default(),
+            renewal: FIRST_RENEWAL,
+            to_release: Vec::new(),
+        }
+    }
+
+    pub(crate) fn node_id(&self) -> &NodeId {
+        &self.info.node_id
+    }
+
+    /// Works until it is told to drain and every session has ended or been given back.
+    pub(crate) async fn run(&mut self, mut draining: watch::Receiver<Option<Duration>>) {
+        let mut lease: Option<Question<LeaseResponse>> = None;
+        let mut renewal: Option<Question<RenewResponse>> = None;
+        let mut renew_at = Instant::now() + self.renewal;
+        let mut give_up_at: Option<Instant> = None;
+        loop {
+            let drains = give_up_at.is_some();
+            if drains && self.held.is_empty() {
+                break;
+            }
+            if lease.is_none() && !drains {
+                lease = self.ask_for_work();
+            }
+            tokio::select! {
+                answer = answered(&mut lease) => {
+                    lease = None;
+                    self.take_leases(answer);
+                    renew_at = renew_at.min(Instant::now() + self.renewal);
+                }
+                answer = answered(&mut renewal) => {
+                    renewal = None;
+                    self.take_renewal(answer);
+                }
+                Some(ended) = self.tasks.join_next(), if !self.tasks.is_empty() => {
+                    // Session tasks catch the panics of what they run; see `hold`.
+                    if let Ok(key) = ended {
+                        self.held.remove(&key);
+                    }
+                }
+                () = tokio::time::sleep_until(renew_at) => {
+                    renew_at = Instant::now() + self.renewal;
+                    self.show();
+                    if renewal.is_none() {
+                        renewal = self.ask_for_renewal();
+                    }
+                }
+                grace = drained(&mut draining), if !drains => {
+                    // Asked for but not taken: such leases run out by themselves.
+                    lease = None;
+                    give_up_at = Some(Instant::now() + grace);
+                    self.give_back(|stage| matches!(stage, Stage::Prepare | Stage::Ready));
+                }
+                () = at(give_up_at), if drains => {
+                    give_up_at = Some(Instant::now() + RELEASE_WAIT);
+                    self.courier.stop();
+                    self.give_back(|stage| stage != Stage::Deliver);
+                }
+            }
+            self.show();
+        }
+        self.release().await;
+    }
+
+    /// Asks for as many sessions as there is room for.
+    fn ask_for_work(&mut self) -> Option<Question<LeaseResponse>> {
+        let taken = u32::try_from(self.held.len()).unwrap_or(u32::MAX);
+        let free = self.info.slots.total().saturating_sub(taken);
+        if free == 0 {
+            return None;
+        }
+        let ask = LeaseRequest { node: self.info(), free, wait_seconds: LEASE_WAIT_SECONDS };
+        let client = self.client.clone();
+        let pause = self.lease_backoff.pause();
+        Some(Box::pin(async move {
+            tokio::time::sleep(pause).await;
+            client.lease(&ask).await
+        }))
+    }
+
+    fn take_leases(&mut self, answer: Result<LeaseResponse, ClientError>) {
+        match answer {
+            Ok(answer) => {
+                self.lease_backoff.reset();
+                if answer.ttl_seconds.is_finite() && answer.ttl_seconds > 0.0 {
+                    self.renewal = Duration::from_secs_f64(answer.ttl_seconds / 3.0);
+                }
+                for lease in answer.leases {
+                    self.start(lease);
+                }
+            }
+            Err(error) => {
+                self.lease_backoff.fail();
+                tracing::warn!(%error, "no work: the server did not answer");
+            }
+        }
+    }
+
+    fn start(&mut self, lease: Lease) {
+        let key = (lease.session_id.clone(), lease.epoch);
+        if self.held.contains_key(&key) {
+            return;
+        }
+        // A session handed out anew is no longer the one this node may still hold.
+        for ((session, _), held) in &self.held {
+            if *session == lease.session_id {
+                held.control.send_replace(Control::Abandon);
+            }
+        }
+        tracing::info!(session = %lease.session_id, epoch = %lease.epoch, "leased");
+        let (control, orders) = watch::channel(Control::Go);
+        let (sender, progress) = watch::channel(Progress::in_stage(Stage::Prepare, "its turn"));
+        let holder = Holder {
+            runner: self.runner.clone(),
+            courier: self.courier.clone(),
+            sessions: self.sessions.clone(),
+            node_id: self.info.node_id.clone(),
+        };
+        self.held.insert(key.clone(), Held { control, progress });
+        self.tasks.spawn(async move {
+            holder.hold(lease, orders, sender).await;
+            key
+        });
+    }
+
+    fn ask_for_renewal(&self) -> Option<Question<RenewResponse>> {
+        let renewed = self.held.iter().filter(|(_, held)| !held.is_given_up());
+        let items: Vec<_> = renewed
+            .map(|((session_id, epoch), held)| {
+                let progress = held.progress.borrow();
+                RenewItem {
+                    session_id: session_id.clone(),
+                    epoch: *epoch,
+                    stage: progress.stage.unwrap_or(Stage::Prepare),
+                    waiting_for: Some(progress.waiting_for()),
+                }
+            })
+            .collect();
+        if items.is_empty() {
+            return None;
+        }
+        let ask = RenewRequest { node: self.info(), items };
+        let client = self.client.clone();
+        let patience = self.renewal.max(Duration::from_secs(1));
+        Some(Box::pin(async move { client.renew(&ask, patience).await }))
+    }
+
+    fn take_renewal(&mut self, answer: Result<RenewResponse, ClientError>) {
+        match answer {
+            Ok(answer) => {
+                self.order(&answer.cancelled, Control::Cancel);
+                self.order(&answer.lost, Control::Abandon);
+            }
+            // Sessions go on: only the server can say that a lease is lost.
+            Err(error) => tracing::warn!(%error, "leases not renewed"),
+        }
+    }
+
+    fn order(&self, sessions: &[SessionId], order: Control) {
+        for ((session, epoch), held) in &self.held {
+            if sessions.contains(session) && !held.is_given_up() {
+                tracing::warn!(%session, %epoch, ?order, "told by the server");
+                held.control.send_replace(order);
+            }
+        }
+    }
+
+    /// Gives up the sessions in such stages and notes them for release.
+    fn give_back(&mut self, stages: impl Fn(Stage) -> bool) {
+        for ((session_id, epoch), held) in &self.held {
+            if stages(held.stage()) && !held.is_given_up() {
+                held.control.send_replace(Control::Abandon);
+                let item = ReleaseItem { session_id: session_id.clone(), epoch: *epoch };
+                self.to_release.push(item);
+            }
+        }
+    }
+
+    async fn release(&mut self) {
+        let items = std::mem::take(&mut self.to_release);
+        if items.is_empty() {
+            return;
+        }
+        let release = self.client.release(items, "the node shuts down");
+        match tokio::time::timeout(RELEASE_WAIT, release).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "not released; the leases will run out"),
+            Err(_) => tracing::warn!("not released in time; the leases will run out"),
+        }
+    }
+
+    fn info(&self) -> NodeInfo {
+        let mut per_stage: BTreeMap<String, u32> = BTreeMap::new();
+        for held in self.held.values() {
+            let stage = polar_types::SessionStatus::from(held.stage());
+            *per_stage.entry(stage.as_str().to_owned()).or_default() += 1;
+        }
+        NodeInfo { held: per_stage, ..self.info.clone() }
+    }
+
+    fn show(&self) {
+        let mut sessions: Vec<_> = self
+            .held
+            .iter()
+            .map(|((session_id, epoch), held)| HeldSession {
+                session_id: session_id.clone(),
+                epoch: *epoch,
+                stage: held.stage(),
+                waiting_for: held.progress.borrow().waiting_for(),
+            })
+            .collect();
+        sessions.sort_by(|a, b| (&a.session_id, a.epoch).cmp(&(&b.session_id, b.epoch)));
+        self.shown.send_if_modified(|shown| {
+            let changed = *shown != sessions;
+            *shown = sessions;
+            changed
+        });
+    }
+}
+
+/// Takes one leased session from its folder to its delivery.
+struct Holder {
+    runner: SessionRunner,
+    courier: Courier,
+    sessions: PathBuf,
+    node_id: NodeId,
+}
+
+impl Holder {
+    async fn hold(
+        self,
+        lease: Lease,
+        control: watch::Receiver<Control>,
+        progress: watch::Sender<Progress>,
+    ) {
+        let folder = match AttemptFolder::create(&self.sessions, &lease) {
+            Ok(folder) => folder,
+            Err(error) => {
+                // Without a folder nothing can be recorded or reported: the lease runs out
+                // and the session goes to another node.
+                let session = &lease.session_id;
+                tracing::error!(%session, %error, "no folder for the session; check the disk");
+                return;
+            }
+        };
+        let progress = Arc::new(progress);
+        let attempt = {
+            let (runner, lease, folder) = (self.runner.clone(), lease.clone(), folder.clone());
+            let (control, progress) = (control.clone(), progress.clone());
+            async move { runner.run(lease, folder, control, progress).await }
+        };
+        // A task of its own, so that a panic in it is an error here.
+        let report = match tokio::spawn(attempt).await {
+            Ok(Ended::Abandoned) => {
+                if let Err(error) = folder.remove() {
+                    tracing::error!(session = %lease.session_id, %error, "folder not removed");
+                }
+                return;
+            }
+            Ok(Ended::Reported(report)) => *report,
+            Err(error) => {
+                tracing::error!(session = %lease.session_id, %error, "the session broke off");
+                let reason = format!("the session broke off inside Polar: {error}");
+                salvage(&folder, lease, self.node_id, &reason).await
+            }
+        };
+        progress.send_replace(Progress::in_stage(Stage::Deliver, "the server to take its result"));
+        self.courier.deliver(&folder, &report, control).await;
+    }
+}
+
+/// The answer to a question; never, when none is asked.
+async fn answered<T>(question: &mut Option<Question<T>>) -> Result<T, ClientError> {
+    match question {
+        Some(question) => question.await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn at(when: Option<Instant>) {
+    match when {
+        Some(when) => tokio::time::sleep_until(when).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// How long running sessions may go on; at once when the node was dropped.
+async fn drained(draining: &mut watch::Receiver<Option<Duration>>) -> Duration {
+    match draining.wait_for(Option::is_some).await {
+        Ok(grace) => grace.unwrap_or_default(),
+        Err(_) => Duration::ZERO,
+    }
+}

@@ -1,0 +1,68 @@
+//! The node's folder, held by one process at a time.
+//!
+//! ```text
+//! <state>/lock           locked while a node runs
+//!         gateway.sock   the proxy, for sandboxes without network
+//!         sessions/      attempts that are not delivered yet
+//!         undelivered/   attempts whose report the server refuses
+//!         captures/      journals of sessions opened by hand
+//! ```
+
+use crate::NodeError;
+use std::fs::{self, File, TryLockError};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+pub(crate) struct StateFolder {
+    root: PathBuf,
+    // Unlocked by the kernel when the process ends, however it ends.
+    _lock: File,
+}
+
+/// Below the kernel's limit of 108 bytes, with room for the terminating zero.
+const LONGEST_SOCKET_PATH: usize = 100;
+
+impl StateFolder {
+    pub(crate) fn open(root: &Path) -> Result<Self, NodeError> {
+        let io = |action, path: &Path, error| NodeError::io(action, path.display(), error);
+        create(root).map_err(|error| io("create", root, error))?;
+        // Absolute, since sandboxes are given paths below it.
+        let root = root.canonicalize().map_err(|error| io("find", root, error))?;
+        let path = root.join("lock");
+        let lock = File::create(&path).map_err(|error| io("open", &path, error))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(NodeError::Busy(root)),
+            Err(TryLockError::Error(error)) => return Err(io("lock", &path, error)),
+        }
+        let state = Self { root, _lock: lock };
+        if state.socket().as_os_str().len() > LONGEST_SOCKET_PATH {
+            return Err(NodeError::PathTooLong(state.socket()));
+        }
+        for folder in [state.sessions(), state.undelivered(), state.captures()] {
+            create(&folder).map_err(|error| io("create", &folder, error))?;
+        }
+        Ok(state)
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.root.join("gateway.sock")
+    }
+
+    pub(crate) fn sessions(&self) -> PathBuf {
+        self.root.join("sessions")
+    }
+
+    pub(crate) fn undelivered(&self) -> PathBuf {
+        self.root.join("undelivered")
+    }
+
+    pub(crate) fn captures(&self) -> PathBuf {
+        self.root.join("captures")
+    }
+}
+
+/// Conversations and logs are nobody else's business.
+fn create(path: &Path) -> std::io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
