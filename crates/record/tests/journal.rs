@@ -1,4 +1,5 @@
 //! The journal as its users see it: what is written comes back, whatever happens to the file.
+#![allow(clippy::unwrap_used)] // Tests: a panic is the report.
 
 mod calls;
 
@@ -7,6 +8,8 @@ use polar_record::{Durability, JournalError, JournalWriter, RecordedSession};
 use polar_types::{CallId, WeightSpan};
 use serde_json::json;
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, Stdio};
 
 fn records(session: &RecordedSession) -> Vec<polar_record::CallRecord> {
     session.calls().iter().map(|call| session.record(call)).collect()
@@ -53,17 +56,48 @@ fn a_call_comes_back_as_it_was() {
     assert_eq!(delivered, [None, Some(true), Some(false), None]);
 }
 
+/// The test runs itself in a process that writes until it is killed.
 #[test]
-fn promise_4_every_call_written_before_the_end_of_the_process_is_read() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("journal");
-    let mut writer = JournalWriter::create(&path, &header()).unwrap();
-    for (index, record) in linear_session(5).iter().enumerate() {
-        writer.append_call(record).unwrap();
-        // Nobody flushed, sealed or dropped anything: this is all a killed process leaves.
+fn promise_4_killing_the_writer_loses_no_acknowledged_call() {
+    const WRITING: &str = "POLAR_TEST_JOURNAL_UNTIL_KILLED";
+    if let Some(path) = std::env::var_os(WRITING) {
+        let mut writer = JournalWriter::create(path, &header()).unwrap();
+        let records = linear_session(20);
+        // Far more than are waited for, and an end if nobody kills it.
+        for record in records.iter().cycle().take(5000) {
+            let index = writer.append_call(record).unwrap();
+            // One write, past the harness of tests, which would keep it back.
+            std::io::stderr().write_all(format!("{index}\n").as_bytes()).unwrap();
+        }
+        return;
+    }
+    for acknowledged in [1, 7, 40] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("journal");
+        let mut writer = Command::new(std::env::current_exe().unwrap())
+            .args([
+                "--exact",
+                "--nocapture",
+                "promise_4_killing_the_writer_loses_no_acknowledged_call",
+            ])
+            .env(WRITING, &path)
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(writer.stderr.take().unwrap()).lines().map_while(Result::ok);
+        let before = lines.by_ref().take(acknowledged).last().unwrap();
+        writer.kill().unwrap();
+        writer.wait().unwrap();
+        let last: usize = lines.last().unwrap_or(before).parse().unwrap();
+
         let session = RecordedSession::read(&path).unwrap();
-        assert_eq!(session.calls().len(), index + 1);
-        assert!(!session.sealed && session.damage.is_none());
+        let calls = session.calls();
+        assert!(calls.len() > last, "{last} was acknowledged, {} calls are there", calls.len());
+        assert!(!session.sealed);
+        let written = &linear_session(20)[last % 20];
+        assert_eq!(session.prompt_ids(&calls[last]), written.prompt_ids);
+        assert_eq!(session.sampled_ids(&calls[last]), written.sampled_ids);
     }
 }
 

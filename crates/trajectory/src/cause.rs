@@ -177,12 +177,14 @@ impl<'a> Pair<'a> {
         shared.any(|number| !messages::is_header(&self.causes.session.message(*number)))
     }
 
-    /// Tools are rendered in front of the conversation, so a change shows in the prompt
-    /// that the lineage began with.
+    /// Most templates render tools in front of the conversation, where a change shows in the
+    /// prompt that the lineage began with.
     fn tools_differ_at_the_front(&self) -> bool {
-        let before = self.causes.call(self.before);
-        let front = self.causes.first_prompt[self.before as usize];
-        before.tools_number() != self.after.tools_number() && self.shared < front
+        self.tools_differ() && self.shared < self.causes.first_prompt[self.before as usize]
+    }
+
+    fn tools_differ(&self) -> bool {
+        self.causes.call(self.before).tools_number() != self.after.tools_number()
     }
 
     fn cause_at_turn(&self) -> ForkCause {
@@ -232,6 +234,9 @@ impl<'a> Pair<'a> {
             ForkCause::TruncatedTurn
         } else if self.new.len() + 1 < self.old.len() {
             ForkCause::HistoryRewritten
+        } else if self.tools_differ() {
+            // Some templates render the tools close to the end.
+            ForkCause::ToolsChanged
         } else {
             ForkCause::Retokenised
         }

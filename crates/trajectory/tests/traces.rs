@@ -1,4 +1,5 @@
 //! What is in the traces of small sessions, written out.
+#![allow(clippy::unwrap_used)] // Tests: a panic is the report.
 
 mod sessions;
 

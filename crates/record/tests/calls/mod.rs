@@ -1,5 +1,6 @@
 //! Calls to write down.
 #![allow(clippy::unwrap_used)] // Tests: a panic is the report.
+#![allow(dead_code)] // Each test binary uses its part.
 
 use polar_record::{CallMeta, CallRecord, SessionHeader};
 use polar_types::CallId;
