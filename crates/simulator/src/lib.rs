@@ -1,1 +1,135 @@
+//! An inference engine without a model.
+//!
+//! Speaks vLLM's HTTP API, with exact token ids and logprobs, and plays a scripted
+//! [`Policy`] instead of sampling: the quick start, `polar harness check` and tests run
+//! against it. Same request, same policy, same seed: same reply, down to the last id.
+//! What a policy says depends on the conversation in the request alone; the server keeps
+//! counters and the last requests for tests, nothing else.
+//!
+//! It must not be kinder than the real engine: what vLLM drops, rewrites or refuses is
+//! dropped, rewritten and refused here too. `tests/vllm_shapes.py` holds the two against
+//! each other.
 
+mod activity;
+mod api;
+mod config;
+mod control;
+mod fault;
+mod parsing;
+mod policy;
+mod python_json;
+mod sampling;
+mod script;
+mod template;
+mod transcript;
+mod vocabulary;
+mod weights;
+
+pub use activity::{SeenRequest, Stats};
+pub use config::{SimulatorConfig, Speed};
+pub use fault::{Fault, FaultChance, FaultSyntaxError};
+pub use policy::{Policy, PolicyError, shipped_policies, shipped_policy};
+pub use template::ChatTemplate;
+pub use vocabulary::{IncrementalText, Vocabulary};
+pub use weights::{Context, Distribution, Logprob};
+
+use api::Simulator;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+/// Why the simulator can't start or answer.
+#[derive(Debug, thiserror::Error)]
+pub enum SimulatorError {
+    /// The address can't be listened on.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// The address asked for.
+        address: SocketAddr,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The tokenizer can't be loaded or used.
+    #[error("tokenizer: {0}")]
+    Tokenizer(String),
+    /// The chat template can't be loaded or rendered.
+    #[error("chat template: {0}")]
+    Template(String),
+}
+
+/// A running simulator. Dropping it stops the server at once.
+#[derive(Debug)]
+pub struct SimulatorHandle {
+    /// Where it listens.
+    pub addr: SocketAddr,
+    simulator: Arc<Simulator>,
+    stop: CancellationToken,
+    server: JoinHandle<()>,
+}
+
+impl SimulatorHandle {
+    /// Base URL without a trailing slash.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.addr)
+    }
+
+    /// Counters, as `/simulator/stats` shows them.
+    pub fn stats(&self) -> Stats {
+        self.simulator.activity.stats()
+    }
+
+    /// The last requests, oldest first.
+    pub fn requests(&self) -> Vec<SeenRequest> {
+        self.simulator.activity.requests()
+    }
+
+    /// Plays another policy from the next request on.
+    pub fn set_policy(&self, policy: Policy) {
+        self.simulator.set_policy(policy);
+    }
+
+    /// Stops taking requests and ends the server; open connections are cut.
+    pub async fn shutdown(mut self) {
+        self.stop.cancel();
+        // A server task that panicked is as gone as one that ended.
+        let _ = (&mut self.server).await;
+    }
+
+    /// Resolves when the server has ended.
+    pub async fn stopped(&self) {
+        self.stop.cancelled().await;
+    }
+}
+
+impl Drop for SimulatorHandle {
+    fn drop(&mut self) {
+        self.stop.cancel();
+        self.server.abort();
+    }
+}
+
+/// Starts a simulator in the current tokio runtime.
+pub async fn serve(config: SimulatorConfig) -> Result<SimulatorHandle, SimulatorError> {
+    let address = config.listen;
+    let simulator = Arc::new(Simulator::new(config)?);
+    let listen = |source| SimulatorError::Listen { address, source };
+    let listener = TcpListener::bind(address).await.map_err(listen)?;
+    let addr = listener.local_addr().map_err(listen)?;
+    let router = api::router(Arc::clone(&simulator));
+    let stop = CancellationToken::new();
+    let stopped = stop.clone();
+    let server = tokio::spawn(async move {
+        tokio::select! {
+            result = axum::serve(listener, router).into_future() => {
+                if let Err(error) = result {
+                    tracing::error!(%error, "the simulator's server ended");
+                }
+                stopped.cancel();
+            }
+            () = stopped.cancelled() => {}
+        }
+    });
+    Ok(SimulatorHandle { addr, simulator, stop, server })
+}

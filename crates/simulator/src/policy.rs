@@ -1,0 +1,246 @@
+//! Scripted behaviour: ordered rules from what a conversation looks like to what is said.
+//!
+//! A policy is YAML. The first rule whose conditions all hold gives the reply; without
+//! one the default does. A policy has no state: everything it knows is in the request.
+
+mod condition;
+mod conversation;
+mod reply;
+
+pub(crate) use conversation::{Conversation, Turn};
+pub(crate) use reply::{SaidReply, ScriptedCall};
+
+use crate::Fault;
+use crate::weights::mix;
+use condition::When;
+use reply::Reply;
+use serde::Deserialize;
+
+/// Rules and a default reply.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Policy {
+    /// Name, as the command line takes it for shipped policies.
+    pub name: String,
+    /// What it is for.
+    #[serde(default)]
+    pub description: String,
+    #[serde(default)]
+    rules: Vec<Rule>,
+    default: Reply,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Rule {
+    /// Says what the rule is for; shown in errors and traces.
+    name: String,
+    #[serde(default)]
+    when: When,
+    #[serde(default)]
+    reply: Option<Reply>,
+    /// One of these, chosen by seed.
+    #[serde(default)]
+    alternatives: Vec<Reply>,
+    #[serde(default)]
+    fault: Option<Fault>,
+}
+
+/// Why a policy can't be used.
+#[derive(Debug, thiserror::Error)]
+pub enum PolicyError {
+    /// The file is not a policy.
+    #[error("the policy can't be read: {0}")]
+    Syntax(String),
+    /// A rule says nothing or says it twice.
+    #[error("rule {rule:?} of policy {policy:?} {problem}")]
+    Rule {
+        /// Name of the policy.
+        policy: String,
+        /// Name of the rule.
+        rule: String,
+        /// What is wrong.
+        problem: String,
+    },
+}
+
+/// What a policy decided for one choice of a request.
+#[derive(Debug, Clone)]
+pub(crate) struct Decision {
+    pub reply: SaidReply,
+    pub fault: Option<Fault>,
+}
+
+const SHIPPED: [(&str, &str); 1] = [("echo", include_str!("../assets/policies/echo.yaml"))];
+
+/// Names of the policies that come with the simulator.
+pub fn shipped_policies() -> impl Iterator<Item = &'static str> {
+    SHIPPED.iter().map(|(name, _)| *name)
+}
+
+/// A policy that comes with the simulator.
+pub fn shipped_policy(name: &str) -> Option<Policy> {
+    let (_, text) = SHIPPED.iter().find(|(shipped, _)| *shipped == name)?;
+    // A test loads every shipped policy.
+    Policy::from_yaml(text).ok()
+}
+
+impl Default for Policy {
+    /// The `echo` policy.
+    fn default() -> Self {
+        shipped_policy("echo").unwrap_or_else(|| Self {
+            name: "silent".to_owned(),
+            description: String::new(),
+            rules: Vec::new(),
+            default: Reply::default(),
+        })
+    }
+}
+
+impl Policy {
+    /// Reads and checks a policy.
+    pub fn from_yaml(text: &str) -> Result<Self, PolicyError> {
+        let policy: Self =
+            serde_saphyr::from_str(text).map_err(|e| PolicyError::Syntax(e.to_string()))?;
+        policy.check()?;
+        Ok(policy)
+    }
+
+    fn check(&self) -> Result<(), PolicyError> {
+        let complain = |rule: &str, problem: String| PolicyError::Rule {
+            policy: self.name.clone(),
+            rule: rule.to_owned(),
+            problem,
+        };
+        self.default.check().map_err(|problem| complain("default", problem))?;
+        for rule in &self.rules {
+            let refuse = |problem: String| complain(&rule.name, problem);
+            match (rule.reply.is_some(), rule.alternatives.is_empty()) {
+                (true, false) => return Err(refuse("has both `reply` and `alternatives`".into())),
+                (false, true) if rule.fault.is_none() => {
+                    return Err(refuse("has no `reply`, `alternatives` or `fault`".into()));
+                }
+                _ => {}
+            }
+            for reply in rule.reply.iter().chain(&rule.alternatives) {
+                reply.check().map_err(refuse)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What to say to this conversation. `seed` chooses among alternatives.
+    pub(crate) fn decide(&self, conversation: &Conversation<'_>, seed: u64) -> Decision {
+        let found = self
+            .rules
+            .iter()
+            .find_map(|rule| rule.when.matches(conversation).map(|captures| (rule, captures)));
+        let Some((rule, captures)) = found else {
+            return Decision {
+                reply: self.default.say(conversation, &Default::default()),
+                fault: None,
+            };
+        };
+        tracing::debug!(policy = self.name, rule = rule.name, "rule matched");
+        let reply = match rule.alternatives.len() as u64 {
+            0 => rule.reply.as_ref().unwrap_or(&self.default),
+            count => &rule.alternatives[(mix(seed) % count) as usize],
+        };
+        Decision { reply: reply.say(conversation, &captures), fault: rule.fault.clone() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn decide(policy: &Policy, messages: &Value, tools: &Value, seed: u64) -> Decision {
+        let (messages, tools) = (messages.as_array().unwrap(), tools.as_array().unwrap());
+        policy.decide(&Conversation::of_chat("m", messages, tools), seed)
+    }
+
+    #[test]
+    fn shipped_policies_load() {
+        for name in shipped_policies() {
+            assert_eq!(shipped_policy(name).unwrap().name, name);
+        }
+        assert_eq!(Policy::default().name, "echo");
+    }
+
+    #[test]
+    fn the_first_rule_that_holds_speaks() {
+        let policy = Policy::from_yaml(
+            r#"
+name: t
+rules:
+  - name: read what failed
+    when:
+      tools: [read]
+      last_role: tool
+      tool_result: {contains: [FAILED], lacks: OK, matches: 'File "(?P<path>[^"]+)", line (?P<line>\d+)'}
+    reply:
+      reasoning: It fails in {{ captures.path }}.
+      tool_calls:
+        - name: read
+          arguments: {path: "{{ captures.path }}", offset: 3, deep: ["{{ captures.line }}"]}
+  - name: twice told
+    when:
+      messages: [{role: user, text: {matches: "(?i)again"}, count: {min: 2}}]
+    alternatives: [{text: one}, {text: two}, {raw: "<tool_call>\n{broken"}]
+  - name: refused
+    when: {instruction: {contains: refuse}, assistant_turns: 0}
+    fault: status=429,retry_after=1
+default: {text: "{{ turns }} {{ last }}", finish: length}
+"#,
+        )
+        .unwrap();
+        let tools = json!([{"type": "function", "function": {"name": "read"}}]);
+        let failed = json!([
+            {"role": "assistant", "content": ""},
+            {"role": "tool", "content": "File \"/w/a.py\", line 7\nFAILED"},
+        ]);
+        let reply = decide(&policy, &failed, &tools, 0).reply;
+        assert_eq!(reply.reasoning.as_deref(), Some("It fails in /w/a.py."));
+        assert_eq!(
+            Value::Object(reply.calls[0].arguments.clone()),
+            json!({"path": "/w/a.py", "offset": 3, "deep": ["7"]})
+        );
+        let no_tools = decide(&policy, &failed, &json!([]), 0).reply;
+        assert!(no_tools.text.starts_with("1 File"));
+        assert!(no_tools.cut);
+
+        let again =
+            json!([{"role": "user", "content": "again"}, {"role": "user", "content": "Again"}]);
+        let said: Vec<_> = (0..20)
+            .map(|seed| decide(&policy, &again, &json!([]), seed).reply)
+            .map(|reply| reply.raw.unwrap_or(reply.text))
+            .collect();
+        assert!(said.contains(&"one".to_owned()) && said.contains(&"two".to_owned()));
+        assert!(said.iter().any(|text| text.starts_with("<tool_call>")));
+
+        let refused =
+            json!([{"role": "user", "content": [{"type": "text", "text": "please refuse"}]}]);
+        let fault = decide(&policy, &refused, &json!([]), 0).fault;
+        assert_eq!(fault, Some(Fault::Status { code: 429, retry_after: Some(1) }));
+    }
+
+    #[test]
+    fn broken_policies_say_where() {
+        for (text, expected) in [
+            ("name: t", "default"),
+            ("name: t\ndefault: {text: '{{ x'}", "broken template"),
+            ("name: t\ndefault: {}\nrules: [{name: r}]", "\"r\""),
+            ("name: t\ndefault: {raw: x, text: y}", "`raw`"),
+            (
+                "name: t\ndefault: {}\nrules: [{name: r, when: {last: {matches: '('}}, reply: {}}]",
+                "(",
+            ),
+            ("name: t\ndefault: {}\nrules: [{name: r, fault: flood}]", "flood"),
+            ("name: t\ndefault: {}\nrules: [{name: r, when: {mood: x}, reply: {}}]", "mood"),
+        ] {
+            let error = Policy::from_yaml(text).unwrap_err().to_string();
+            assert!(error.contains(expected), "{text}: {error}");
+        }
+    }
+}
