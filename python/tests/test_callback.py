@@ -2,12 +2,20 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 
 import pytest
 
-from polar import SignatureError, verify_callback
+from polar import SignatureError, UnexpectedAnswerError, verify_callback
+from tests.conftest import event, session_info
 
-BODY = '{"session_id": "s0", "note": "ü"}'.encode()
+BODY = json.dumps(
+    {
+        "event": event(5, "session.ended", session_id="s0"),
+        "session": session_info("s0", waiting_for="ü"),
+    },
+    ensure_ascii=False,
+).encode()
 
 
 def signed(secret: str = "key", body: bytes = BODY, at: int = 1000) -> dict[str, str]:
@@ -16,7 +24,11 @@ def signed(secret: str = "key", body: bytes = BODY, at: int = 1000) -> dict[str,
 
 
 def test_a_signed_body_passes() -> None:
-    verify_callback("key", signed(), BODY, now=1000)
+    body = verify_callback("key", signed(), BODY, now=1000)
+    assert body.event.seq == 5
+    assert body.session is not None
+    assert body.session.session_id == "s0"
+    assert body.task is None
     verify_callback(b"key", signed(), BODY.decode(), now=1299)
     verify_callback("key", signed(), BODY, tolerance_seconds=None)
 
@@ -44,3 +56,8 @@ def test_one_of_several_signatures_is_enough() -> None:
 def test_others_are_refused(headers: dict[str, str], body: bytes, now: float, why: str) -> None:
     with pytest.raises(SignatureError, match=why):
         verify_callback("key", headers, body, now=now)
+
+
+def test_a_signed_body_of_something_else_is_told_apart() -> None:
+    with pytest.raises(UnexpectedAnswerError):
+        verify_callback("key", signed(body=b"{}"), b"{}", now=1000)

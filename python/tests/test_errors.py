@@ -15,7 +15,7 @@ from tests.conftest import ScriptedServer
 
 PROBLEMS = {
     "error": {
-        "class": "invalid",
+        "code": "invalid",
         "message": "2 fields are wrong",
         "problems": [
             {"field": "harness.name", "problem": 'no adapter is called "x"', "example": '"pi"'},
@@ -31,7 +31,7 @@ def test_wrong_fields_are_told_one_by_one(server: ScriptedServer, client: PolarC
         client.submit(harness="x", num_samples=0)
     error = caught.value
     assert [problem.field for problem in error.problems] == ["harness.name", "num_samples"]
-    assert error.error_class == "invalid"
+    assert error.code == "invalid"
     assert str(error).splitlines() == [
         "submit a task: 2 fields are wrong (HTTP 422)",
         '  harness.name: no adapter is called "x"',
@@ -53,13 +53,22 @@ def test_statuses_have_their_classes(
         client.task("t1")
 
 
-@pytest.mark.parametrize("body", ["<html>hello</html>", "[]", '{"task_id": 1}'])
+@pytest.mark.parametrize("body", ["<html>hello</html>", "[]", "{}", '{"task_id": 1}'])
 def test_an_answer_of_something_else_is_told_apart(
     server: ScriptedServer, client: PolarClient, body: str
 ) -> None:
     server.will(httpx.Response(200, text=body))
     with pytest.raises(UnexpectedAnswerError, match="is it a Polar server"):
         client.task("t1")
+
+
+def test_a_list_of_something_else_is_told_apart(
+    server: ScriptedServer, client: PolarClient
+) -> None:
+    for body in ("{}", "[]", "3", '{"sessions": 3}'):
+        server.will(httpx.Response(200, text=body))
+        with pytest.raises(UnexpectedAnswerError):
+            client.sessions("t1")
 
 
 @pytest.mark.parametrize("body", ['"text"', "[1]", '{"error": "text"}', '{"problems": 3}'])

@@ -10,7 +10,7 @@ from tests.conftest import ScriptedServer, event, ok, page, session_info, task_i
 
 
 def gone() -> httpx.Response:
-    return httpx.Response(404, json={"error": {"class": "not_found", "message": "none"}})
+    return httpx.Response(404, json={"error": {"code": "not_found", "message": "none"}})
 
 
 def test_each_end_comes_once_and_the_cursor_follows(

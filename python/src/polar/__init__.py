@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib.metadata import PackageNotFoundError, version
 
 from polar.async_client import AsyncPolarClient
-from polar.callback import verify_callback
+from polar.callback import CallbackBody, verify_callback
 from polar.client import PolarClient
 from polar.errors import (
     ApiError,
@@ -62,6 +62,7 @@ __all__ = [
     "Budgets",
     "CallSummary",
     "Callback",
+    "CallbackBody",
     "CommandEvaluator",
     "ConflictError",
     "Event",

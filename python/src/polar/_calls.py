@@ -109,9 +109,8 @@ def submit(task: Optional[TaskLike], fields: Mapping[str, Any]) -> Call[TaskInfo
 
 
 def submit_batch(tasks: Iterable[TaskLike]) -> Call[list[TaskInfo]]:
-    content = json.dumps({"tasks": [_named(task, {}) for task in tasks]}).encode()
-    read = _list("tasks", TaskInfo)
-    return Call("submit tasks", "POST", "/api/tasks", read, content=content)
+    content = json.dumps([_named(task, {}) for task in tasks]).encode()
+    return Call("submit tasks", "POST", "/api/tasks", _list(TaskInfo), content=content)
 
 
 def task(task_id: str) -> Call[TaskInfo]:
@@ -132,13 +131,14 @@ def cancel(task_id: str) -> Call[TaskInfo]:
 
 def sessions(task_id: str) -> Call[list[SessionInfo]]:
     path = f"/api/tasks/{_part(task_id)}/sessions"
-    return Call(f"get the sessions of {task_id}", "GET", path, _list("sessions", SessionInfo))
+    read = _member("sessions", SessionInfo)
+    return Call(f"get the sessions of {task_id}", "GET", path, read)
 
 
-def trajectories(task_id: str) -> Call[list[Trajectory]]:
+def trajectories(task_id: str, statuses: Sequence[str]) -> Call[list[Trajectory]]:
     path = f"/api/tasks/{_part(task_id)}/trajectories"
-    read = _list("trajectories", Trajectory)
-    return Call(f"get the trajectories of {task_id}", "GET", path, read)
+    params = {"status": ",".join(statuses)} if statuses else {}
+    return Call(f"get the trajectories of {task_id}", "GET", path, _list(Trajectory), params)
 
 
 def session(session_id: str) -> Call[SessionInfo]:
@@ -146,19 +146,21 @@ def session(session_id: str) -> Call[SessionInfo]:
     return Call(f"get session {session_id}", "GET", path, _model(SessionInfo))
 
 
-def trajectory(session_id: str) -> Call[Trajectory]:
+def trajectory(session_id: str, attempt: Optional[int]) -> Call[Trajectory]:
     path = f"/api/sessions/{_part(session_id)}/trajectory"
-    return Call(f"get the trajectory of {session_id}", "GET", path, _model(Trajectory))
+    what = f"get the trajectory of {session_id}"
+    return Call(what, "GET", path, _model(Trajectory), _attempt(attempt))
 
 
-def calls(session_id: str) -> Call[list[CallSummary]]:
+def calls(session_id: str, attempt: Optional[int]) -> Call[list[CallSummary]]:
     path = f"/api/sessions/{_part(session_id)}/calls"
-    return Call(f"get the calls of {session_id}", "GET", path, _list("calls", CallSummary))
+    what = f"get the calls of {session_id}"
+    return Call(what, "GET", path, _list(CallSummary), _attempt(attempt))
 
 
-def logs(session_id: str, stream: str) -> Call[str]:
+def logs(session_id: str, stream: str, attempt: Optional[int]) -> Call[str]:
     path = f"/api/sessions/{_part(session_id)}/logs"
-    params = {"stream": stream}
+    params = {"stream": stream, **_attempt(attempt)}
     return Call(f"get the {stream} of {session_id}", "GET", path, _text, params)
 
 
@@ -178,7 +180,7 @@ def events(
 
 
 def nodes() -> Call[list[NodeSeen]]:
-    return Call("list the nodes", "GET", "/api/nodes", _list("nodes", NodeSeen))
+    return Call("list the nodes", "GET", "/api/nodes", _member("nodes", NodeSeen))
 
 
 def health() -> Call[dict[str, Any]]:
@@ -220,15 +222,24 @@ def _model(kind: type[T]) -> Callable[[httpx.Response], T]:
     return lambda response: adapter.validate_json(response.content)
 
 
-def _list(key: str, kind: type[T]) -> Callable[[httpx.Response], list[T]]:
-    """A list: bare, or as the only interesting member ``key`` of an object."""
+def _list(kind: type[T]) -> Callable[[httpx.Response], list[T]]:
     adapter: TypeAdapter[list[T]] = TypeAdapter(list[kind])  # type: ignore[valid-type]
+    return lambda response: adapter.validate_json(response.content)
+
+
+def _member(key: str, kind: type[T]) -> Callable[[httpx.Response], list[T]]:
+    """The list that an object holds as ``key``."""
+    adapter: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
+    items: TypeAdapter[list[T]] = TypeAdapter(list[kind])  # type: ignore[valid-type]
 
     def read(response: httpx.Response) -> list[T]:
-        value = response.json()
-        return adapter.validate_python(value[key] if isinstance(value, dict) else value)
+        return items.validate_python(adapter.validate_json(response.content).get(key))
 
     return read
+
+
+def _attempt(number: Optional[int]) -> dict[str, Any]:
+    return {} if number is None else {"attempt": number}
 
 
 def _text(response: httpx.Response) -> str:

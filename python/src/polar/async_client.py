@@ -26,7 +26,7 @@ from polar.retry import RETRYABLE, Retries, RetryPolicy, retry_after
 
 T = TypeVar("T")
 
-LogStream = Union[Literal["stdout", "stderr", "grader"], str]
+LogStream = Union[Literal["stdout", "stderr", "grader", "diff"], str]
 
 
 class AsyncPolarClient:
@@ -130,9 +130,12 @@ class AsyncPolarClient:
         """
         return await self._carry_out(_calls.events(after, wait_seconds))
 
-    async def get_trajectories(self, task_id: str) -> list[Trajectory]:
-        """The trajectories of a task's ended sessions, one for each that has one."""
-        return await self._carry_out(_calls.trajectories(task_id))
+    async def get_trajectories(self, task_id: str, *statuses: str) -> list[Trajectory]:
+        """The trajectories of a task's ended sessions, one for each that has one.
+
+        With ``statuses``, only of sessions that ended so: ``"completed"``, ``"timed_out"``.
+        """
+        return await self._carry_out(_calls.trajectories(task_id, statuses))
 
     async def sessions(self, task_id: str) -> list[SessionInfo]:
         """The sessions of a task."""
@@ -142,17 +145,22 @@ class AsyncPolarClient:
         """One session."""
         return await self._carry_out(_calls.session(session_id))
 
-    async def trajectory(self, session_id: str) -> Trajectory:
-        """The trajectory of an ended session; `NotFoundError` when it has none."""
-        return await self._carry_out(_calls.trajectory(session_id))
+    async def trajectory(self, session_id: str, *, attempt: Optional[int] = None) -> Trajectory:
+        """The trajectory of an ended session; `NotFoundError` when it has none.
 
-    async def calls(self, session_id: str) -> list[CallSummary]:
+        ``attempt`` looks at another attempt than the one that counts, here and below.
+        """
+        return await self._carry_out(_calls.trajectory(session_id, attempt))
+
+    async def calls(self, session_id: str, *, attempt: Optional[int] = None) -> list[CallSummary]:
         """The LLM calls of an ended session, oldest first."""
-        return await self._carry_out(_calls.calls(session_id))
+        return await self._carry_out(_calls.calls(session_id, attempt))
 
-    async def logs(self, session_id: str, stream: LogStream = "stdout") -> str:
-        """What a session's harness or grader printed."""
-        return await self._carry_out(_calls.logs(session_id, stream))
+    async def logs(
+        self, session_id: str, stream: LogStream = "stdout", *, attempt: Optional[int] = None
+    ) -> str:
+        """What an ended session's harness or grader printed, or the diff of its work folder."""
+        return await self._carry_out(_calls.logs(session_id, stream, attempt))
 
     async def cancel(self, task_id: str) -> TaskInfo:
         """Cancels a task: its queued sessions end now, the running ones as soon as their

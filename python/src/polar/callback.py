@@ -1,4 +1,4 @@
-"""Checking that a callback comes from the server.
+"""Reading callbacks: is it the server's, and what does it say.
 
 The server signs each callback with the secret of the task's `Callback`::
 
@@ -13,9 +13,26 @@ import time
 from collections.abc import Mapping
 from typing import Optional, Union
 
-from polar.errors import SignatureError
+from pydantic import ValidationError
+
+from polar._model import Model
+from polar.errors import SignatureError, UnexpectedAnswerError
+from polar.models import Event, SessionInfo, TaskInfo
 
 HEADER = "polar-signature"
+
+
+class CallbackBody(Model):
+    """What a callback says. It may come more than once; `Event.seq` tells repeats."""
+
+    event: Event
+    """``session.ended`` or ``task.ended``."""
+
+    session: Optional[SessionInfo] = None
+    """The session, when one has ended."""
+
+    task: Optional[TaskInfo] = None
+    """The task, when it has ended."""
 
 
 def verify_callback(
@@ -25,13 +42,12 @@ def verify_callback(
     *,
     tolerance_seconds: Optional[float] = 300.0,
     now: Optional[float] = None,
-) -> None:
-    """Raises `SignatureError` unless ``body`` was signed with ``secret``.
+) -> CallbackBody:
+    """What a callback says. Raises `SignatureError` unless it was signed with ``secret``.
 
     Pass the body's bytes as they came, not JSON written anew. ``tolerance_seconds`` is how
     far the signature's time may lie from now, so that a recorded callback cannot be played
-    back later; None accepts any time. A callback may come more than once, and late after a
-    restart of the receiver: it is signed anew for each delivery.
+    back later; None accepts any time. A callback that is repeated is signed anew.
     """
     given = next((value for name, value in headers.items() if name.lower() == HEADER), None)
     if given is None:
@@ -51,6 +67,10 @@ def verify_callback(
             f"the callback was signed {age:.0f} seconds ago, more than {tolerance_seconds:.0f}; "
             "check both machines' clocks"
         )
+    try:
+        return CallbackBody.model_validate_json(body)
+    except ValidationError as error:
+        raise UnexpectedAnswerError(f"the callback is not understood: {error}") from error
 
 
 def _bytes(value: Union[str, bytes]) -> bytes:

@@ -25,7 +25,7 @@ from polar.retry import RETRYABLE, Retries, RetryPolicy, retry_after
 
 T = TypeVar("T")
 
-LogStream = Union[Literal["stdout", "stderr", "grader"], str]
+LogStream = Union[Literal["stdout", "stderr", "grader", "diff"], str]
 
 
 class PolarClient:
@@ -127,9 +127,12 @@ class PolarClient:
         """
         return self._carry_out(_calls.events(after, wait_seconds))
 
-    def get_trajectories(self, task_id: str) -> list[Trajectory]:
-        """The trajectories of a task's ended sessions, one for each that has one."""
-        return self._carry_out(_calls.trajectories(task_id))
+    def get_trajectories(self, task_id: str, *statuses: str) -> list[Trajectory]:
+        """The trajectories of a task's ended sessions, one for each that has one.
+
+        With ``statuses``, only of sessions that ended so: ``"completed"``, ``"timed_out"``.
+        """
+        return self._carry_out(_calls.trajectories(task_id, statuses))
 
     def sessions(self, task_id: str) -> list[SessionInfo]:
         """The sessions of a task."""
@@ -139,17 +142,22 @@ class PolarClient:
         """One session."""
         return self._carry_out(_calls.session(session_id))
 
-    def trajectory(self, session_id: str) -> Trajectory:
-        """The trajectory of an ended session; `NotFoundError` when it has none."""
-        return self._carry_out(_calls.trajectory(session_id))
+    def trajectory(self, session_id: str, *, attempt: Optional[int] = None) -> Trajectory:
+        """The trajectory of an ended session; `NotFoundError` when it has none.
 
-    def calls(self, session_id: str) -> list[CallSummary]:
+        ``attempt`` looks at another attempt than the one that counts, here and below.
+        """
+        return self._carry_out(_calls.trajectory(session_id, attempt))
+
+    def calls(self, session_id: str, *, attempt: Optional[int] = None) -> list[CallSummary]:
         """The LLM calls of an ended session, oldest first."""
-        return self._carry_out(_calls.calls(session_id))
+        return self._carry_out(_calls.calls(session_id, attempt))
 
-    def logs(self, session_id: str, stream: LogStream = "stdout") -> str:
-        """What a session's harness or grader printed."""
-        return self._carry_out(_calls.logs(session_id, stream))
+    def logs(
+        self, session_id: str, stream: LogStream = "stdout", *, attempt: Optional[int] = None
+    ) -> str:
+        """What an ended session's harness or grader printed, or the diff of its work folder."""
+        return self._carry_out(_calls.logs(session_id, stream, attempt))
 
     def cancel(self, task_id: str) -> TaskInfo:
         """Cancels a task: its queued sessions end now, the running ones as soon as their

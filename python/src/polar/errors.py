@@ -20,8 +20,8 @@ class ApiError(PolarError):
     status: int
     """HTTP status."""
 
-    error_class: Optional[str]
-    """Polar's class of the error, such as ``invalid`` or ``overloaded``."""
+    code: Optional[str]
+    """A word for programs, such as ``invalid`` or ``overloaded``."""
 
     problems: list[FieldProblem]
     """What is wrong with submitted input, field by field; empty for other errors."""
@@ -34,13 +34,13 @@ class ApiError(PolarError):
         message: str,
         *,
         status: int,
-        error_class: Optional[str] = None,
+        code: Optional[str] = None,
         problems: Sequence[FieldProblem] = (),
         body: Any = None,
     ) -> None:
         self.message = message
         self.status = status
-        self.error_class = error_class
+        self.code = code
         self.problems = list(problems)
         self.body = body
         super().__init__(message)
@@ -114,7 +114,7 @@ def api_error(status: int, body: Any, what: str) -> ApiError:
     return kind(
         f"{what}: {str(message).strip()[:2000] or 'the server gave no reason'}",
         status=status,
-        error_class=details.get("class"),
+        code=details.get("code"),
         problems=_problems(details.get("problems")),
         body=body,
     )
