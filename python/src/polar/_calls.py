@@ -10,6 +10,7 @@ import os
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Callable, Generic, Optional, TypeVar, Union
 from urllib.parse import quote
 
@@ -217,23 +218,25 @@ def _part(word: str) -> str:
     return quote(word, safe="")
 
 
+_adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
+"""Kept, since making one costs more than reading most answers with it."""
+
+
 def _model(kind: type[T]) -> Callable[[httpx.Response], T]:
-    adapter = TypeAdapter(kind)
-    return lambda response: adapter.validate_json(response.content)
+    return lambda response: _adapter(kind).validate_json(response.content)
 
 
 def _list(kind: type[T]) -> Callable[[httpx.Response], list[T]]:
-    adapter: TypeAdapter[list[T]] = TypeAdapter(list[kind])  # type: ignore[valid-type]
-    return lambda response: adapter.validate_json(response.content)
+    return lambda response: _adapter(list[kind]).validate_json(response.content)  # type: ignore[valid-type]
 
 
 def _member(key: str, kind: type[T]) -> Callable[[httpx.Response], list[T]]:
     """The list that an object holds as ``key``."""
-    adapter: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
-    items: TypeAdapter[list[T]] = TypeAdapter(list[kind])  # type: ignore[valid-type]
 
     def read(response: httpx.Response) -> list[T]:
-        return items.validate_python(adapter.validate_json(response.content).get(key))
+        items = _adapter(dict[str, Any]).validate_json(response.content).get(key)
+        read_items: list[T] = _adapter(list[kind]).validate_python(items)  # type: ignore[valid-type]
+        return read_items
 
     return read
 

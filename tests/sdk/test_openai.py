@@ -1,0 +1,319 @@
+"""OpenAI's own client against the gateway."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import openai
+import pytest
+from openai import OpenAI
+
+from deployment import Deployment, Session
+
+Client = Callable[..., OpenAI]
+
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "The weather in a city.",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}},
+            "required": ["city"],
+        },
+    },
+}
+
+
+@pytest.fixture
+def client(session: Session) -> OpenAI:
+    return OpenAI(base_url=f"{session.proxy}/v1", api_key=session.secret, max_retries=0)
+
+
+def ask(text: str, **more: object) -> dict[str, object]:
+    return {"model": "m", "messages": [{"role": "user", "content": text}], **more}
+
+
+def test_unary(client: OpenAI, session: Session) -> None:
+    reply = client.chat.completions.create(**ask("Hello"))
+    [choice] = reply.choices
+    assert choice.message.content == "You said: Hello"
+    assert choice.message.role == "assistant"
+    assert choice.finish_reason == "stop"
+    assert reply.object == "chat.completion"
+    assert reply.usage is not None
+    [call] = session.calls()
+    assert reply.usage.prompt_tokens == call["prompt_tokens"] > 0
+    assert reply.usage.completion_tokens == call["sampled_tokens"] > 0
+    assert reply.usage.total_tokens == reply.usage.prompt_tokens + reply.usage.completion_tokens
+    assert call["delivered"] is True
+
+
+def test_streaming_says_the_same_as_unary(client: OpenAI) -> None:
+    for text in ("Hello", "Say something in many scripts"):
+        whole = client.chat.completions.create(**ask(text))
+        chunks = list(
+            client.chat.completions.create(
+                **ask(text), stream=True, stream_options={"include_usage": True}
+            )
+        )
+        assert len({chunk.id for chunk in chunks}) == 1
+        parts = [chunk.choices[0] for chunk in chunks if chunk.choices]
+        assert parts[0].delta.role == "assistant"
+        streamed = "".join(part.delta.content or "" for part in parts)
+        assert streamed == whole.choices[0].message.content
+        assert [part.finish_reason for part in parts if part.finish_reason] == ["stop"]
+        [usage] = [chunk.usage for chunk in chunks if chunk.usage]
+        assert usage == whole.usage
+        assert len([part for part in parts if part.delta.content]) > 1
+
+
+def test_usage_is_only_streamed_when_asked_for(client: OpenAI) -> None:
+    chunks = list(client.chat.completions.create(**ask("Hello"), stream=True))
+    assert all(chunk.usage is None and chunk.choices for chunk in chunks)
+
+
+def test_the_streaming_helper_accumulates_content_and_calls(client: OpenAI) -> None:
+    with client.chat.completions.stream(**ask("What's the weather?"), tools=[WEATHER]) as stream:
+        for _ in stream:
+            pass
+        message = stream.get_final_completion().choices[0].message
+    assert message.content == "Let me look."
+    [call] = message.tool_calls or []
+    assert json.loads(call.function.arguments) == {
+        "city": "Paris",
+        "days": [1, 2],
+        "unit": 'é"\\',
+    }
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_tool_loop_keeps_one_line_of_work(
+    client: OpenAI, session: Session, stream: bool
+) -> None:
+    messages: list[dict[str, object]] = [
+        {"role": "system", "content": "You are a helpful agent."},
+        {"role": "user", "content": "The weather of Paris, then Rome, please."},
+    ]
+    cities = []
+    while True:
+        if stream:
+            with client.chat.completions.stream(
+                model="m", messages=messages, tools=[WEATHER]
+            ) as events:
+                events.until_done()
+                choice = events.get_final_completion().choices[0]
+        else:
+            choice = client.chat.completions.create(
+                model="m", messages=messages, tools=[WEATHER]
+            ).choices[0]
+        answer = choice.message
+        messages.append(answer.model_dump(exclude_none=True, exclude={"parsed"}))
+        if not answer.tool_calls:
+            break
+        assert choice.finish_reason == "tool_calls"
+        for call in answer.tool_calls:
+            city = json.loads(call.function.arguments)["city"]
+            cities.append(city)
+            messages.append(
+                {"role": "tool", "tool_call_id": call.id, "content": f"{city}: 21 °C"}
+            )
+    assert cities == ["Paris", "Rome"]
+    assert choice.finish_reason == "stop"
+    assert answer.content == "The tool says: Rome: 21 °C"
+    assert len(session.calls()) == 3
+
+
+def test_tools_called_at_once_come_in_order_with_their_own_ids(client: OpenAI) -> None:
+    request = ask("The weather of Paris and Rome?", tools=[WEATHER])
+    whole = client.chat.completions.create(**request).choices[0].message.tool_calls or []
+    with client.chat.completions.stream(**request) as stream:
+        stream.until_done()
+        streamed = stream.get_final_completion().choices[0].message.tool_calls or []
+    for calls in (whole, streamed):
+        assert [json.loads(c.function.arguments)["city"] for c in calls] == ["Paris", "Rome"]
+        assert len({c.id for c in calls}) == 2
+
+
+def test_the_system_prompt_reaches_the_model(client: OpenAI) -> None:
+    for role in ("system", "developer"):
+        reply = client.chat.completions.create(
+            model="m",
+            messages=[
+                {"role": role, "content": "Talk like a pirate."},
+                {"role": "user", "content": [{"type": "text", "text": "ahoy"}]},
+            ],
+        )
+        assert reply.choices[0].message.content == "Arr, ahoy"
+
+
+def test_reasoning_is_apart_from_the_text(client: OpenAI) -> None:
+    message = client.chat.completions.create(**ask("Think first")).choices[0].message
+    assert message.content == "42"
+    assert (message.model_extra or {}).get("reasoning_content", "").strip() == "Six times seven."
+    deltas = [
+        chunk.choices[0].delta
+        for chunk in client.chat.completions.create(**ask("Think first"), stream=True)
+    ]
+    reasoning = "".join((d.model_extra or {}).get("reasoning_content") or "" for d in deltas)
+    assert reasoning.strip() == "Six times seven."
+    assert "".join(delta.content or "" for delta in deltas) == "42"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_stop_sequences_end_the_reply(client: OpenAI, stream: bool) -> None:
+    request = ask("Count to five", stop=["three", "five"])
+    if stream:
+        parts = [c.choices[0] for c in client.chat.completions.create(**request, stream=True)]
+        text = "".join(part.delta.content or "" for part in parts)
+        finish = parts[-1].finish_reason
+    else:
+        choice = client.chat.completions.create(**request).choices[0]
+        text, finish = choice.message.content or "", choice.finish_reason
+    assert text == "one two "
+    assert finish == "stop"
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
+def test_the_token_limit_ends_the_reply(client: OpenAI, name: str) -> None:
+    reply = client.chat.completions.create(**ask("Count to five", **{name: 4}))
+    assert reply.choices[0].finish_reason == "length"
+    assert reply.usage is not None
+    assert reply.usage.completion_tokens == 4
+
+
+def test_models_are_listed(client: OpenAI, deployment: Deployment) -> None:
+    [model] = client.models.list().data
+    assert model.id == deployment.model
+    assert client.models.retrieve(model.id).id == model.id
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("other")
+
+
+def test_nothing_but_generations_is_recorded(client: OpenAI, session: Session) -> None:
+    client.models.list()
+    with pytest.raises(openai.NotFoundError):
+        client.embeddings.create(model="m", input="text")
+    with pytest.raises(openai.BadRequestError):
+        client.chat.completions.create(**ask("Hello", n=2))
+    assert session.calls() == []
+
+
+def test_several_choices_are_refused_and_say_why(client: OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.chat.completions.create(**ask("Hello", n=2))
+    assert caught.value.param == "n"
+    assert caught.value.type == "invalid_request_error"
+    assert client.chat.completions.create(**ask("Hello", n=1)).choices
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"model": "m", "messages": []},
+        {"model": "m"},
+        {"model": "m", "messages": [{"role": "user", "content": 3}]},
+        {"model": "m", "messages": [{"role": "wizard", "content": "x"}]},
+        {"model": "m", "messages": "hello"},
+        {"model": "m", "messages": [{"role": "user", "content": "x"}], "temperature": "hot"},
+    ],
+)
+def test_bad_input_is_a_400_with_a_message(client: OpenAI, body: dict[str, object]) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.post("/chat/completions", body=body, cast_to=object)
+    assert caught.value.type == "invalid_request_error"
+    assert caught.value.body is not None
+
+
+@pytest.mark.parametrize("secret", ["wrong", ""])
+def test_an_unknown_secret_is_a_401(session: Session, secret: str) -> None:
+    client = OpenAI(
+        base_url=f"{session.proxy}/v1",
+        api_key=secret or "x",
+        default_headers={} if secret else {"authorization": ""},
+        max_retries=0,
+    )
+    for ask_for in (
+        lambda: client.chat.completions.create(**ask("Hello")),
+        lambda: client.chat.completions.create(**ask("Hello"), stream=True),
+        lambda: client.models.list(),
+    ):
+        with pytest.raises(openai.AuthenticationError) as caught:
+            ask_for()
+        assert caught.value.code == "invalid_api_key"
+
+
+def test_a_closed_session_is_a_401(client: OpenAI, session: Session) -> None:
+    assert client.chat.completions.create(**ask("Hello")).choices
+    session.close()
+    with pytest.raises(openai.AuthenticationError):
+        client.chat.completions.create(**ask("Hello"))
+
+
+def test_the_secret_is_taken_from_path_key_or_header(session: Session) -> None:
+    by_path = OpenAI(base_url=f"{session.proxy}/s/{session.secret}/v1", api_key="anything")
+    by_header = OpenAI(
+        base_url=f"{session.proxy}/v1",
+        api_key="anything",
+        default_headers={"polar-session": session.secret},
+    )
+    for client in (by_path, by_header):
+        assert client.chat.completions.create(**ask("Hello")).choices
+    assert len(session.calls()) == 2
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("Please fail with 429", openai.RateLimitError),
+        ("Please fail with 500", openai.InternalServerError),
+        ("Please fail with 503", openai.InternalServerError),
+        ("Please fail with 400", openai.BadRequestError),
+    ],
+)
+def test_the_engines_refusals_have_the_clients_classes(
+    client: OpenAI, text: str, kind: type[openai.APIStatusError], stream: bool
+) -> None:
+    with pytest.raises(kind) as caught:
+        client.chat.completions.create(**ask(text), stream=stream)
+    if kind is openai.RateLimitError:
+        assert int(caught.value.response.headers["retry-after"]) >= 1
+
+
+def test_context_overflow_is_said_in_openais_words(client: OpenAI, deployment: Deployment) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.chat.completions.create(**ask("word " * deployment.context_window))
+    assert caught.value.code == "context_length_exceeded"
+    assert "maximum context length" in caught.value.message
+
+
+def test_a_stream_that_breaks_off_ends_in_an_error(client: OpenAI, session: Session) -> None:
+    text = ""
+    with pytest.raises(openai.APIError):
+        for chunk in client.chat.completions.create(**ask("Please break off"), stream=True):
+            text += chunk.choices[0].delta.content or ""
+    assert text
+    with pytest.raises(openai.InternalServerError):
+        client.chat.completions.create(**ask("Please break off"))
+    assert [call["finish_reason"] for call in session.calls()] == ["error", "error"]
+
+
+def test_hanging_up_cancels_the_engine_and_is_recorded_as_undelivered(
+    client: OpenAI, session: Session, deployment: Deployment
+) -> None:
+    before = deployment.stats()
+    stream = client.chat.completions.create(**ask("Please talk without end"), stream=True)
+    for _ in zip(range(20), stream):
+        pass
+    stream.close()
+    deployment.until(lambda now: now["cancelled"] == before["cancelled"] + 1)
+    session.until_idle(calls=1)
+    [call] = session.calls()
+    assert call["delivered"] is False
+    assert 0 < call["sampled_tokens"] < 4000
+    counts = session.close()["tokens"]
+    assert counts["trained"] == 0
+    assert counts["untrained"] == {"undelivered": call["sampled_tokens"]}
