@@ -21,8 +21,8 @@ pub use node::{
 };
 pub use sampling::SamplingPins;
 pub use session::{
-    Artifact, AttemptInfo, CallbackState, CallbackStatus, Outcome, SessionInfo, SessionReport,
-    SessionStatus, Stage, StageTimes,
+    Artifact, AttemptInfo, CallbackState, CallbackStatus, Outcome, SessionInfo, SessionList,
+    SessionReport, SessionStatus, Stage, StageTimes,
 };
 pub use task::{
     Budgets, Callback, Encoding, EvaluatorSpec, HarnessSpec, Known, Network, PrepareStep,

@@ -139,7 +139,7 @@ pub struct ReleaseRequest {
     pub node_id: NodeId,
     /// What it gives back; it has already stopped these.
     pub items: Vec<ReleaseItem>,
-    /// Why, in words; shown with the attempt.
+    /// Why, in words, for the server's log.
     #[serde(default)]
     pub reason: String,
 }

@@ -209,7 +209,7 @@ pub struct AttemptInfo {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<String>,
     /// Why it ended, for attempts without an accepted report: `lease_expired`, `overdue`,
-    /// `node_restarted`, `released`, `cancelled`.
+    /// `node_restarted`, `released`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost: Option<String>,
     /// The node's report, when one was accepted or salvaged.
@@ -290,4 +290,13 @@ impl SessionInfo {
     pub fn report(&self) -> Option<&SessionReport> {
         self.attempts.last().filter(|a| a.lost.is_none()).and_then(|a| a.report.as_ref())
     }
+}
+
+/// Answer to `GET /api/tasks/{id}/sessions`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct SessionList {
+    /// Of which task.
+    pub task_id: TaskId,
+    /// By sample index.
+    pub sessions: Vec<SessionInfo>,
 }

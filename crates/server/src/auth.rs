@@ -1,0 +1,114 @@
+//! Who may call: bearer tokens, and the guard against web pages.
+//!
+//! A server without a token listens on loopback only, yet a web page in a browser on the
+//! same machine can reach that too. Such requests carry an `Origin`, or a `Host` that is
+//! not this machine's; both are refused.
+
+use crate::app::App;
+use crate::error::ApiError;
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::response::Response;
+use http::{HeaderMap, StatusCode, header};
+use polar_types::ErrorClass;
+use std::net::IpAddr;
+use std::sync::Arc;
+use subtle::{Choice, ConstantTimeEq};
+
+/// Lets in who has the control token.
+pub(crate) async fn control(
+    State(app): State<Arc<App>>,
+    request: Request,
+    next: Next,
+) -> Result<Response, ApiError> {
+    let control = app.config.control_token.as_deref();
+    check(request.headers(), &[control])?;
+    Ok(next.run(request).await)
+}
+
+/// Lets in who has the node token.
+pub(crate) async fn node(
+    State(app): State<Arc<App>>,
+    request: Request,
+    next: Next,
+) -> Result<Response, ApiError> {
+    let config = &app.config;
+    let node = config.node_token.as_deref().or(config.control_token.as_deref());
+    check(request.headers(), &[node])?;
+    Ok(next.run(request).await)
+}
+
+/// Lets in who has either token.
+pub(crate) async fn either(
+    State(app): State<Arc<App>>,
+    request: Request,
+    next: Next,
+) -> Result<Response, ApiError> {
+    let config = &app.config;
+    // With a node token alone, the control API is open, and so is what it can read.
+    let control = config.control_token.as_deref();
+    let node = config.node_token.as_deref().or(control).filter(|_| control.is_some());
+    check(request.headers(), &[control, node])?;
+    Ok(next.run(request).await)
+}
+
+/// Refuses requests that a web page of elsewhere makes a browser send.
+pub(crate) async fn refuse_foreign_pages(
+    State(app): State<Arc<App>>,
+    request: Request,
+    next: Next,
+) -> Result<Response, ApiError> {
+    let headers = request.headers();
+    let host = text(headers, header::HOST).unwrap_or_default();
+    let foreign_origin = text(headers, header::ORIGIN)
+        .is_some_and(|origin| origin.split_once("://").is_none_or(|(_, from)| from != host));
+    let foreign_host = app.config.control_token.is_none() && !is_this_machine(host);
+    if foreign_origin || foreign_host {
+        return Err(ApiError::with_status(
+            StatusCode::FORBIDDEN,
+            ErrorClass::Unauthenticated,
+            "requests from web pages of other origins, or under another host name, are refused; \
+             call the server by its IP address or as localhost, or set a control token",
+        ));
+    }
+    Ok(next.run(request).await)
+}
+
+fn is_this_machine(host: &str) -> bool {
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name,
+        _ => host,
+    };
+    let bare = name.trim_start_matches('[').trim_end_matches(']');
+    name.eq_ignore_ascii_case("localhost") || bare.parse::<IpAddr>().is_ok()
+}
+
+fn check(headers: &HeaderMap, accepted: &[Option<&str>]) -> Result<(), ApiError> {
+    let tokens: Vec<&str> = accepted.iter().flatten().copied().collect();
+    if tokens.is_empty() {
+        return Ok(());
+    }
+    let given = text(headers, header::AUTHORIZATION)
+        .and_then(|value| value.split_once(' '))
+        .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
+        .map(|(_, token)| token.trim());
+    let Some(given) = given else {
+        return Err(ApiError::new(
+            ErrorClass::Unauthenticated,
+            "this needs a token; send it as `Authorization: Bearer TOKEN`",
+        ));
+    };
+    // All are compared, in time that does not depend on where they differ.
+    let matches = tokens
+        .iter()
+        .fold(Choice::from(0), |any, token| any | token.as_bytes().ct_eq(given.as_bytes()));
+    if bool::from(matches) {
+        Ok(())
+    } else {
+        Err(ApiError::new(ErrorClass::Unauthenticated, "the token is not the right one"))
+    }
+}
+
+fn text(headers: &HeaderMap, name: header::HeaderName) -> Option<&str> {
+    headers.get(name).and_then(|value| value.to_str().ok())
+}

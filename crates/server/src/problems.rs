@@ -1,0 +1,225 @@
+//! Finding every wrong field of a body, not only the first.
+//!
+//! serde stops at the first error. Here the offending field is noted and taken out (or, when
+//! it is missing, put in from an example), and the rest is read again, until it reads.
+
+use crate::error::ApiError;
+use crate::examples;
+use polar_types::{FieldProblem, Known, TaskId, TaskRequest, TaskSpec};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use serde_path_to_error::{Path, Segment};
+
+/// No body has more problems than anyone would read.
+const MOST: usize = 50;
+
+/// What was read of a value, and what was wrong with it. The value is there even when
+/// problems were found, as long as the rest made sense.
+pub(crate) struct Read<T> {
+    pub(crate) value: Option<T>,
+    pub(crate) problems: Vec<FieldProblem>,
+}
+
+/// The body as JSON.
+pub(crate) fn parse(bytes: &[u8]) -> Result<Value, ApiError> {
+    serde_json::from_slice(bytes).map_err(|error| {
+        let what = if bytes.iter().all(u8::is_ascii_whitespace) {
+            "is empty; it must be JSON".to_owned()
+        } else {
+            format!("is not JSON: {error}")
+        };
+        ApiError::field(
+            "body",
+            what,
+            r#"{"harness": "pi", "instruction": "Fix the failing test."}"#,
+        )
+    })
+}
+
+/// Reads a checked task, with all problems of shape and of values together.
+pub(crate) fn read_task(
+    value: Value,
+    prefix: &str,
+    minted: TaskId,
+    known: &Known,
+) -> Result<(TaskRequest, TaskSpec), Vec<FieldProblem>> {
+    let example = examples::task();
+    let Read { value, mut problems } = read::<TaskRequest>(value, &example, prefix);
+    let Some(request) = value else { return Err(problems) };
+    match request.clone().resolve(minted, known) {
+        Ok(spec) if problems.is_empty() => Ok((request, spec)),
+        Ok(_) => Err(problems),
+        Err(found) => {
+            let found = found.into_iter().map(|problem| FieldProblem {
+                field: format!("{prefix}{}", problem.field),
+                ..problem
+            });
+            // What was taken out or put in above is no second problem.
+            let news: Vec<_> = found
+                .filter(|new| !problems.iter().any(|old| related(&old.field, &new.field)))
+                .collect();
+            problems.extend(news);
+            Err(problems)
+        }
+    }
+}
+
+fn related(one: &str, other: &str) -> bool {
+    let within = |inner: &str, outer: &str| {
+        inner
+            .strip_prefix(outer)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+    };
+    within(one, other) || within(other, one)
+}
+
+/// Reads a value and finds what is wrong with it.
+pub(crate) fn read<T: DeserializeOwned>(
+    mut value: Value,
+    example: &Value,
+    prefix: &str,
+) -> Read<T> {
+    let mut problems: Vec<FieldProblem> = Vec::new();
+    if !value.is_object() {
+        let what = format!("must be a JSON object, not {}", kind(&value));
+        problems.push(examples::problem(example, prefix, "", what));
+        return Read { value: None, problems };
+    }
+    while problems.len() < MOST {
+        let error = match serde_path_to_error::deserialize::<_, T>(&value) {
+            Ok(read) => return Read { value: Some(read), problems },
+            Err(error) => error,
+        };
+        let fault = Fault::of(error.path(), &error.inner().to_string());
+        let field = fault.field();
+        let named = examples::problem(example, prefix, &field, &fault.what);
+        if !problems.iter().any(|old| related(&old.field, &named.field)) {
+            problems.push(named);
+        }
+        let stand_in = match fault.cure {
+            Cure::Remove => None,
+            Cure::Insert => examples::at(example, &field).cloned(),
+        };
+        if !mend(&mut value, &fault.steps, stand_in) {
+            break;
+        }
+    }
+    Read { value: None, problems }
+}
+
+/// One error of serde, understood.
+struct Fault {
+    steps: Vec<Step>,
+    what: String,
+    cure: Cure,
+}
+
+enum Cure {
+    Remove,
+    Insert,
+}
+
+#[derive(PartialEq)]
+enum Step {
+    Key(String),
+    Index(usize),
+}
+
+impl Fault {
+    fn of(path: &Path, message: &str) -> Self {
+        let mut steps: Vec<Step> = path
+            .iter()
+            .filter_map(|segment| match segment {
+                Segment::Seq { index } => Some(Step::Index(*index)),
+                Segment::Map { key } => Some(Step::Key(key.clone())),
+                Segment::Enum { .. } | Segment::Unknown => None,
+            })
+            .collect();
+        let mut quoted = message.split('`').skip(1).step_by(2);
+        if message.starts_with("unknown field") {
+            let name = quoted.next().unwrap_or_default();
+            let what = unknown_field(name, quoted);
+            // A tagged object is read as a whole, so the path may end before the name.
+            if steps.last() != Some(&Step::Key(name.to_owned())) {
+                steps.push(Step::Key(name.to_owned()));
+            }
+            return Self { steps, what, cure: Cure::Remove };
+        }
+        if message.starts_with("missing field") {
+            steps.push(Step::Key(quoted.next().unwrap_or_default().to_owned()));
+            return Self { steps, what: "is missing".to_owned(), cure: Cure::Insert };
+        }
+        Self { steps, what: in_words(message), cure: Cure::Remove }
+    }
+
+    fn field(&self) -> String {
+        self.steps.iter().fold(String::new(), |path, step| match step {
+            Step::Key(key) if path.is_empty() => key.clone(),
+            Step::Key(key) => format!("{path}.{key}"),
+            Step::Index(index) => format!("{path}[{index}]"),
+        })
+    }
+}
+
+fn unknown_field<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String {
+    let known: Vec<&str> = known.collect();
+    let nearest = known
+        .iter()
+        .map(|candidate| (strsim::jaro_winkler(name, candidate), *candidate))
+        .max_by(|a, b| a.0.total_cmp(&b.0));
+    match nearest {
+        Some((likeness, candidate)) if likeness > 0.75 => {
+            format!("is not a field; did you mean `{candidate}`?")
+        }
+        _ => format!("is not a field; there are {}", known.join(", ")),
+    }
+}
+
+/// serde speaks of Rust's types; clients know JSON's.
+fn in_words(message: &str) -> String {
+    let message = message.strip_prefix("invalid type: ").unwrap_or(message);
+    let message = message.strip_prefix("invalid value: ").unwrap_or(message);
+    let Some((found, expected)) = message.rsplit_once(", expected ") else {
+        return message.to_owned();
+    };
+    let expected = match expected {
+        "u8" | "u16" | "u32" | "u64" => "a whole number of 0 or more",
+        "i8" | "i16" | "i32" | "i64" => "a whole number",
+        "f32" | "f64" => "a number",
+        "a map" => "an object",
+        "a sequence" => "an array",
+        other => other,
+    };
+    format!("must be {expected}, not {found}")
+}
+
+/// Takes the field out, or puts the stand-in there. False when nothing could be done.
+fn mend(value: &mut Value, steps: &[Step], stand_in: Option<Value>) -> bool {
+    let Some((last, way)) = steps.split_last() else { return false };
+    let parent = way.iter().try_fold(value, |value, step| match step {
+        Step::Key(key) => value.get_mut(key),
+        Step::Index(index) => value.get_mut(index),
+    });
+    match (parent, last, stand_in) {
+        (Some(Value::Object(fields)), Step::Key(key), Some(stand_in)) => {
+            fields.insert(key.clone(), stand_in).is_none()
+        }
+        (Some(Value::Object(fields)), Step::Key(key), None) => fields.remove(key).is_some(),
+        (Some(Value::Array(items)), Step::Index(index), None) if *index < items.len() => {
+            items.remove(*index);
+            true
+        }
+        _ => false,
+    }
+}
+
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "an array",
+        Value::Object(_) => "an object",
+    }
+}

@@ -1,0 +1,49 @@
+//! The routes, by who may call them.
+
+mod about;
+mod blobs;
+mod events;
+mod nodes;
+mod sessions;
+mod tasks;
+mod trajectories;
+
+use crate::app::App;
+use std::sync::Arc;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+/// For everyone.
+pub(crate) fn open() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new().routes(routes!(about::health)).routes(routes!(about::version))
+}
+
+/// For clients: trainers, people, the dashboard.
+pub(crate) fn control() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new()
+        .routes(routes!(tasks::submit, tasks::list))
+        .routes(routes!(tasks::get, tasks::cancel))
+        .routes(routes!(tasks::sessions))
+        .routes(routes!(trajectories::of_task))
+        .routes(routes!(sessions::get))
+        .routes(routes!(sessions::trajectory))
+        .routes(routes!(sessions::calls))
+        .routes(routes!(sessions::logs))
+        .routes(routes!(events::read))
+        .routes(routes!(nodes::list))
+}
+
+/// For nodes.
+pub(crate) fn node() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new()
+        .routes(routes!(nodes::lease))
+        .routes(routes!(nodes::renew))
+        .routes(routes!(nodes::release))
+        .routes(routes!(sessions::result))
+        .routes(routes!(blobs::put))
+}
+
+/// For clients and nodes.
+pub(crate) fn either() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new().routes(routes!(blobs::get))
+}

@@ -1,0 +1,125 @@
+//! The node side: handing sessions out, keeping leases alive, taking sessions back.
+
+use crate::app::App;
+use crate::error::{ApiError, ErrorBody};
+use crate::extract::{JsonBody, PathId};
+use crate::waiting::Wait;
+use axum::Json;
+use axum::extract::State;
+use polar_store::StoreError;
+use polar_types::{
+    ErrorClass, Lease, LeaseRequest, LeaseResponse, NodeId, NodeList, ReleaseItem, ReleaseRequest,
+    ReleaseResponse, RenewRequest, RenewResponse,
+};
+use std::sync::Arc;
+use tokio::sync::oneshot;
+
+/// Nodes that were heard of.
+#[utoipa::path(get, path = "/api/nodes", tag = "nodes", responses((status = 200, body = NodeList)))]
+pub(crate) async fn list(State(app): State<Arc<App>>) -> Result<Json<NodeList>, ApiError> {
+    Ok(Json(NodeList { nodes: app.store.nodes(app.now()).await? }))
+}
+
+/// Asks for sessions. The request is held open while there are none, as long as the node
+/// likes (50 seconds at most).
+#[utoipa::path(post, path = "/api/nodes/{id}/lease", tag = "nodes",
+    params(("id" = String, Path)), request_body = LeaseRequest,
+    responses((status = 200, body = LeaseResponse), (status = 422, body = ErrorBody)))]
+pub(crate) async fn lease(
+    State(app): State<Arc<App>>,
+    PathId(id): PathId<NodeId>,
+    JsonBody(request): JsonBody<LeaseRequest>,
+) -> Result<Json<LeaseResponse>, ApiError> {
+    check_name(&id, &request.node.node_id, "node.node_id")?;
+    let (send, receive) = oneshot::channel();
+    // In a task of its own: a node that hangs up must not leave a lease that nobody holds.
+    tokio::spawn(hand_out(Arc::clone(&app), request, send));
+    let leases = receive
+        .await
+        .map_err(|_| ApiError::new(ErrorClass::Unavailable, "the server is ending"))??;
+    Ok(Json(LeaseResponse { leases, ttl_seconds: app.config.limits.lease_ttl.as_secs_f64() }))
+}
+
+type Leases = Result<Vec<Lease>, StoreError>;
+
+async fn hand_out(app: Arc<App>, request: LeaseRequest, mut send: oneshot::Sender<Leases>) {
+    let mut work = app.store.signals().work();
+    let wait = Wait::new(request.wait_seconds, app.stop.clone());
+    let leases = loop {
+        work.mark_unchanged();
+        // Never given up half-way: what it leases must reach the node or come back.
+        let leases = claim(&app, &request).await;
+        if request.free == 0 || !leases.as_ref().is_ok_and(Vec::is_empty) {
+            break leases;
+        }
+        tokio::select! {
+            changed = wait.change(&mut work) => if !changed { break leases },
+            () = send.closed() => return,
+        }
+    };
+    if let Err(Ok(leases)) = send.send(leases) {
+        take_back(&app, &request, leases).await;
+    }
+}
+
+async fn claim(app: &Arc<App>, request: &LeaseRequest) -> Leases {
+    app.store.claim(&request.node, request.free, app.now()).await
+}
+
+async fn take_back(app: &App, request: &LeaseRequest, leases: Vec<Lease>) {
+    if leases.is_empty() {
+        return;
+    }
+    let items = leases
+        .into_iter()
+        .map(|lease| ReleaseItem { session_id: lease.session_id, epoch: lease.epoch })
+        .collect();
+    let request = ReleaseRequest {
+        node_id: request.node.node_id.clone(),
+        items,
+        reason: "the node hung up before it had the lease".to_owned(),
+    };
+    if let Err(error) = app.store.release(&request, app.now()).await {
+        tracing::warn!(%error, "leases that were not delivered will expire");
+    }
+}
+
+/// Renews all leases of a node, and says which are lost or to be cancelled.
+#[utoipa::path(post, path = "/api/nodes/{id}/renew", tag = "nodes",
+    params(("id" = String, Path)), request_body = RenewRequest,
+    responses((status = 200, body = RenewResponse), (status = 422, body = ErrorBody)))]
+pub(crate) async fn renew(
+    State(app): State<Arc<App>>,
+    PathId(id): PathId<NodeId>,
+    JsonBody(request): JsonBody<RenewRequest>,
+) -> Result<Json<RenewResponse>, ApiError> {
+    check_name(&id, &request.node.node_id, "node.node_id")?;
+    let answer = app.store.renew(&request, app.now()).await?;
+    if !answer.lost.is_empty() {
+        tracing::warn!(node = %id, lost = answer.lost.len(), "a node held leases it had lost");
+    }
+    Ok(Json(answer))
+}
+
+/// Gives sessions back that the node has stopped and not finished.
+#[utoipa::path(post, path = "/api/nodes/{id}/release", tag = "nodes",
+    params(("id" = String, Path)), request_body = ReleaseRequest,
+    responses((status = 200, body = ReleaseResponse), (status = 422, body = ErrorBody)))]
+pub(crate) async fn release(
+    State(app): State<Arc<App>>,
+    PathId(id): PathId<NodeId>,
+    JsonBody(request): JsonBody<ReleaseRequest>,
+) -> Result<Json<ReleaseResponse>, ApiError> {
+    check_name(&id, &request.node_id, "node_id")?;
+    let released = app.store.release(&request, app.now()).await?;
+    tracing::info!(node = %id, sessions = released.len(), reason = %request.reason, "released");
+    Ok(Json(ReleaseResponse { released }))
+}
+
+fn check_name(path: &NodeId, body: &NodeId, field: &str) -> Result<(), ApiError> {
+    if path == body {
+        return Ok(());
+    }
+    let what = format!("must be {path}, as in the path, not {body}");
+    Err(ApiError::field(field, what, &format!("{:?}", path.as_str())))
+}

@@ -1,0 +1,4 @@
+//! The HTTP API, over real sockets and a real database.
+
+mod support;
+mod tasks;

@@ -1,0 +1,94 @@
+//! What can go wrong with the store.
+
+use polar_types::ErrorClass;
+use std::path::PathBuf;
+
+/// Why the store could not do something.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// The thing addressed is not stored.
+    #[error("there is no {what} {id:?}")]
+    NotFound {
+        /// `task`, `session`, `attempt` or `callback`.
+        what: &'static str,
+        /// Its name.
+        id: String,
+    },
+    /// What was submitted contradicts what is stored.
+    #[error("{0}")]
+    Conflict(String),
+    /// The file lies where SQLite cannot keep its promises.
+    #[error(
+        "{path} is on a {filesystem} file system; the database needs a disk of this machine, \
+         because locks and shared memory do not work over a network. Choose a local folder"
+    )]
+    NetworkFilesystem {
+        /// Where the file was to be.
+        path: PathBuf,
+        /// What lies there.
+        filesystem: &'static str,
+    },
+    /// Another process has the file.
+    #[error(
+        "{path} is in use by another process; stop that one, or give this one a folder of its own"
+    )]
+    InUse {
+        /// The lock file.
+        path: PathBuf,
+    },
+    /// The file was written by a later version of Polar.
+    #[error(
+        "{path} has schema version {found}, and this version of Polar knows up to {known}; \
+         use the newer Polar that wrote it"
+    )]
+    TooNew {
+        /// The database.
+        path: PathBuf,
+        /// Its version.
+        found: i64,
+        /// The newest version known.
+        known: i64,
+    },
+    /// The file or its folder cannot be used.
+    #[error("cannot use {path}: {source}")]
+    Path {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A stored row does not hold what it should.
+    #[error("the database holds a {what} that cannot be read: {detail}")]
+    Damaged {
+        /// Which kind of row or column.
+        what: &'static str,
+        /// What is wrong.
+        detail: String,
+    },
+    /// The database failed. The call had no effect.
+    #[error("the database failed: {0}")]
+    Backend(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The store was closed.
+    #[error("the store is closed")]
+    Closed,
+}
+
+impl StoreError {
+    /// What kind of failure it is.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            Self::NotFound { .. } => ErrorClass::NotFound,
+            Self::Conflict(_) => ErrorClass::Conflict,
+            Self::NetworkFilesystem { .. } | Self::Path { .. } | Self::TooNew { .. } => {
+                ErrorClass::Invalid
+            }
+            Self::InUse { .. } | Self::Closed | Self::Backend(_) => ErrorClass::Unavailable,
+            Self::Damaged { .. } => ErrorClass::Internal,
+        }
+    }
+
+    pub(crate) fn not_found(what: &'static str, id: impl ToString) -> Self {
+        Self::NotFound { what, id: id.to_string() }
+    }
+}

@@ -1,0 +1,234 @@
+//! The decisions that do not depend on where things are kept: what follows the end of an
+//! attempt, which deadline a session gets, what an event says.
+
+use crate::Limits;
+use jiff::Timestamp;
+use polar_types::{Budgets, ErrorClass, Outcome, SessionStatus, Side, TaskStatus};
+use serde_json::{Value, json};
+use std::time::Duration;
+
+/// A released lease spends no attempt so often; after that it does, so that a node that
+/// takes and gives back for ever comes to an end too.
+const RELEASES_FORGIVEN: u32 = 16;
+
+/// Where a session stands when its attempt ends.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Standing {
+    /// Number of the attempt that ends, from 1.
+    pub(crate) attempt: u32,
+    /// Attempts spent before this one.
+    pub(crate) spent: u32,
+    /// Attempts that may be spent.
+    pub(crate) max_attempts: u32,
+    /// Whether the client wants it ended.
+    pub(crate) cancel_requested: bool,
+}
+
+/// Why a lease ended without an accepted report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Loss {
+    LeaseExpired,
+    Overdue,
+    NodeRestarted,
+    Released,
+}
+
+impl Loss {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::LeaseExpired => "lease_expired",
+            Self::Overdue => "overdue",
+            Self::NodeRestarted => "node_restarted",
+            Self::Released => "released",
+        }
+    }
+
+    fn in_words(self) -> &'static str {
+        match self {
+            Self::LeaseExpired => "its node stopped renewing the lease",
+            Self::Overdue => "its node held it longer than all its budgets allow",
+            Self::NodeRestarted => "its node was started anew",
+            Self::Released => "its node gave it back",
+        }
+    }
+}
+
+/// What follows the end of an attempt.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Verdict {
+    /// Attempts spent, with this one.
+    pub(crate) spent: u32,
+    pub(crate) next: Next,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Next {
+    /// Queued for another attempt, for this reason.
+    Again { because: String },
+    /// Nothing more.
+    End(Outcome),
+}
+
+/// After a report by the holder of the lease.
+pub(crate) fn after_report(standing: Standing, outcome: &Outcome) -> Verdict {
+    let spent = standing.spent.saturating_add(1);
+    let next = match outcome {
+        Outcome::Failed { .. } if standing.cancel_requested => Next::End(Outcome::Cancelled),
+        Outcome::Failed { message, .. }
+            if outcome.is_retryable() && spent < standing.max_attempts =>
+        {
+            Next::Again { because: message.clone() }
+        }
+        _ => Next::End(outcome.clone()),
+    };
+    Verdict { spent, next }
+}
+
+/// After a lease was lost.
+pub(crate) fn after_loss(standing: Standing, loss: Loss) -> Verdict {
+    let forgiven = loss == Loss::Released
+        && standing.attempt < standing.max_attempts.saturating_add(RELEASES_FORGIVEN);
+    let spent = standing.spent.saturating_add(u32::from(!forgiven));
+    let next = if standing.cancel_requested {
+        Next::End(Outcome::Cancelled)
+    } else if spent < standing.max_attempts {
+        Next::Again { because: loss.in_words().to_owned() }
+    } else {
+        Next::End(lost_for_good(loss, spent))
+    };
+    Verdict { spent, next }
+}
+
+fn lost_for_good(loss: Loss, spent: u32) -> Outcome {
+    let class = match loss {
+        Loss::Overdue => ErrorClass::Timeout,
+        Loss::LeaseExpired | Loss::NodeRestarted | Loss::Released => ErrorClass::Unavailable,
+    };
+    Outcome::Failed {
+        side: Side::Polar,
+        class,
+        message: format!(
+            "{}, and no attempt is left after {spent}; look at the node's log, or raise \
+             max_attempts",
+            loss.in_words()
+        ),
+    }
+}
+
+/// The end of a session that no node took in time.
+pub(crate) fn never_taken(runtime: &str, limit: Duration) -> Outcome {
+    Outcome::Failed {
+        side: Side::Polar,
+        class: ErrorClass::Unavailable,
+        message: format!(
+            "no node took it within {} seconds; is a node with the {runtime} runtime running?",
+            limit.as_secs()
+        ),
+    }
+}
+
+/// Where a task stands once all its sessions have ended.
+pub(crate) fn task_end(cancel_requested: bool, any_with_trajectory: bool) -> TaskStatus {
+    match (cancel_requested, any_with_trajectory) {
+        (true, _) => TaskStatus::Cancelled,
+        (false, true) => TaskStatus::Completed,
+        (false, false) => TaskStatus::Failed,
+    }
+}
+
+/// What a session that was never leased waits for.
+pub(crate) fn waiting_for_node(runtime: &str) -> String {
+    format!("a node with a free slot and the {runtime} runtime")
+}
+
+/// What a session waits for after an attempt that does not count as its end.
+pub(crate) fn waiting_for_retry(verdict: &Verdict, max_attempts: u32, because: &str) -> String {
+    format!("a node, for attempt {} of {max_attempts}: {because}", verdict.spent + 1)
+}
+
+/// How long a node may hold a session at most.
+pub(crate) fn longest_hold(budgets: &Budgets, limits: &Limits) -> Duration {
+    let seconds = budgets.prepare_seconds + budgets.run_seconds + budgets.grade_seconds;
+    let working = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::ZERO);
+    working.saturating_add(limits.overdue_slack)
+}
+
+pub(crate) fn millis(at: Timestamp) -> i64 {
+    at.as_millisecond()
+}
+
+pub(crate) fn plus(at: i64, span: Duration) -> i64 {
+    at.saturating_add(i64::try_from(span.as_millis()).unwrap_or(i64::MAX))
+}
+
+pub(crate) fn timestamp(millis: i64) -> Timestamp {
+    Timestamp::from_millisecond(millis).unwrap_or(Timestamp::UNIX_EPOCH)
+}
+
+pub(crate) fn rfc3339(millis: i64) -> String {
+    timestamp(millis).to_string()
+}
+
+pub(crate) fn task_created(harness: &str, num_samples: u32) -> Value {
+    json!({ "harness": harness, "num_samples": num_samples })
+}
+
+pub(crate) fn task_ended(status: TaskStatus) -> Value {
+    json!({ "status": status.as_str() })
+}
+
+pub(crate) fn session_status(status: SessionStatus, attempt: u32, node: &str) -> Value {
+    json!({ "status": status.as_str(), "attempt": attempt, "node_id": node })
+}
+
+pub(crate) fn session_requeued(attempt: u32, node: &str, because: &str) -> Value {
+    json!({ "status": "queued", "attempt": attempt, "node_id": node, "because": because })
+}
+
+pub(crate) fn session_ended(
+    outcome: &Outcome,
+    attempt: u32,
+    node: Option<&str>,
+    reward: Option<f64>,
+) -> Value {
+    let mut data = json!({ "status": outcome.status().as_str(), "attempt": attempt });
+    if let Value::Object(fields) = &mut data {
+        if let Some(node) = node {
+            fields.insert("node_id".to_owned(), json!(node));
+        }
+        if let Some(reward) = reward {
+            fields.insert("reward".to_owned(), json!(reward));
+        }
+        if let Outcome::Failed { message, .. } = outcome {
+            fields.insert("message".to_owned(), json!(message));
+        }
+    }
+    data
+}
+
+/// The same for every sending: each thing ends once.
+pub(crate) fn callback_id(ended: &str, what: polar_types::EventKind) -> String {
+    format!("{ended}:{}", what.as_str())
+}
+
+/// Nodes not heard of for so long are forgotten.
+pub(crate) const NODE_MEMORY: Duration = Duration::from_secs(24 * 3600);
+
+/// What a leased session waits for once its task is cancelled.
+pub(crate) const WAITING_FOR_CANCEL: &str = "its node to end it, as the task is cancelled";
+
+pub(crate) fn other_body(task: &polar_types::TaskId) -> crate::StoreError {
+    crate::StoreError::Conflict(format!(
+        "task {:?} is already stored with another body; submit the same body again, or choose \
+         another task_id",
+        task.as_str()
+    ))
+}
+
+pub(crate) fn session_ids_taken(task: &polar_types::TaskId) -> crate::StoreError {
+    crate::StoreError::Conflict(format!(
+        "the sessions of task {:?} would have the names of another task's sessions, since long \
+         task ids are cut; choose a shorter task_id",
+        task.as_str()
+    ))
+}

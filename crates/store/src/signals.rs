@@ -1,0 +1,54 @@
+//! Wake-ups for readers that wait. A hint only: whoever wakes looks into the store.
+
+use tokio::sync::watch;
+
+/// Tells of new events and of new work in this process.
+#[derive(Debug)]
+pub struct Signals {
+    events: watch::Sender<u64>,
+    work: watch::Sender<u64>,
+}
+
+impl Signals {
+    pub(crate) fn new(last_event: u64) -> Self {
+        Self { events: watch::Sender::new(last_event), work: watch::Sender::new(0) }
+    }
+
+    /// Changes whenever events were stored; holds the position of the last.
+    pub fn events(&self) -> watch::Receiver<u64> {
+        self.events.subscribe()
+    }
+
+    /// Changes whenever sessions were queued.
+    pub fn work(&self) -> watch::Receiver<u64> {
+        self.work.subscribe()
+    }
+
+    /// Tells of what was stored. Called after the commit.
+    pub(crate) fn tell(&self, stored: Stored) {
+        if let Some(last) = stored.last_event {
+            self.events.send_if_modified(|known| {
+                let newer = last > *known;
+                *known = last.max(*known);
+                newer
+            });
+        }
+        if stored.queued {
+            self.work.send_modify(|times| *times += 1);
+        }
+    }
+}
+
+/// What one or more writes stored.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Stored {
+    pub(crate) last_event: Option<u64>,
+    pub(crate) queued: bool,
+}
+
+impl Stored {
+    pub(crate) fn merge(&mut self, other: Self) {
+        self.last_event = self.last_event.max(other.last_event);
+        self.queued |= other.queued;
+    }
+}

@@ -1,0 +1,243 @@
+//! Handing sessions out, and keeping leases alive.
+
+use super::ending::{self, SessionRow};
+use super::events::append;
+use super::rows::{backend, count, get, json, position, to_json, word};
+use super::writer::{Work, Write};
+use crate::StoreError;
+use crate::rules::{self, Loss, longest_hold, plus};
+use async_trait::async_trait;
+use polar_types::{
+    Epoch, EventKind, Lease, NodeInfo, RenewItem, RenewRequest, RenewResponse, SessionId,
+    SessionStatus, TaskSpec,
+};
+use sqlx::{QueryBuilder, Sqlite};
+use std::collections::HashMap;
+
+pub(super) struct Claim {
+    pub(super) node: NodeInfo,
+    pub(super) free: u32,
+    pub(super) now: i64,
+}
+
+#[async_trait]
+impl Write for Claim {
+    type Answer = Vec<Lease>;
+
+    async fn apply(&self, work: &mut Work<'_>) -> Result<Vec<Lease>, StoreError> {
+        self.take_over(work).await?;
+        note_node(work, &self.node, self.now).await?;
+        let mut specs: HashMap<String, TaskSpec> = HashMap::new();
+        let mut leases = Vec::new();
+        for (id, task_id) in self.candidates(work).await? {
+            let spec = match specs.get(&task_id) {
+                Some(spec) => spec.clone(),
+                None => {
+                    let spec = load_spec(work, &task_id).await?;
+                    specs.insert(task_id, spec.clone());
+                    spec
+                }
+            };
+            leases.push(self.lease(work, &id, spec).await?);
+        }
+        Ok(leases)
+    }
+}
+
+impl Claim {
+    /// A process that asks under the name of an earlier one has taken its place; what the
+    /// earlier one held runs nowhere.
+    async fn take_over(&self, work: &mut Work<'_>) -> Result<(), StoreError> {
+        let held = sqlx::query(
+            "SELECT session_id FROM session WHERE node_id = $1 AND boot_id <> $2
+             ORDER BY session_id",
+        )
+        .bind(self.node.node_id.as_str())
+        .bind(&self.node.boot_id)
+        .fetch_all(&mut *work.db)
+        .await
+        .map_err(backend)?;
+        for row in held {
+            let id: String = get(&row, "session_id")?;
+            let session = SessionRow::load(work, &id).await?;
+            ending::lose(work, &session, Loss::NodeRestarted, self.now).await?;
+        }
+        Ok(())
+    }
+
+    /// Sessions to hand out, with their tasks, best first.
+    async fn candidates(&self, work: &mut Work<'_>) -> Result<Vec<(String, String)>, StoreError> {
+        if self.free == 0 || self.node.runtimes.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut select = QueryBuilder::<Sqlite>::new(
+            "SELECT session_id, task_id FROM session WHERE status = 'queued' AND runtime IN (",
+        );
+        let mut runtimes = select.separated(", ");
+        for runtime in &self.node.runtimes {
+            runtimes.push_bind(runtime);
+        }
+        select.push(") ORDER BY priority DESC, ordinal LIMIT ").push_bind(i64::from(self.free));
+        let rows = select.build().fetch_all(&mut *work.db).await.map_err(backend)?;
+        rows.iter().map(|row| Ok((get(row, "session_id")?, get(row, "task_id")?))).collect()
+    }
+
+    async fn lease(
+        &self,
+        work: &mut Work<'_>,
+        id: &str,
+        mut task: TaskSpec,
+    ) -> Result<Lease, StoreError> {
+        let node = self.node.node_id.as_str();
+        let row = sqlx::query(
+            "UPDATE session SET status = 'preparing', waiting_for = NULL, attempt = attempt + 1,
+                 epoch = epoch + 1, node_id = $2, boot_id = $3, expires_at = $4,
+                 deadline_at = $5, updated_at = $6
+             WHERE session_id = $1
+             RETURNING session_id, group_id, attempt, epoch, sample_index",
+        )
+        .bind(id)
+        .bind(node)
+        .bind(&self.node.boot_id)
+        .bind(plus(self.now, work.limits.lease_ttl))
+        .bind(plus(self.now, longest_hold(&task.budgets, work.limits)))
+        .bind(self.now)
+        .fetch_one(&mut *work.db)
+        .await
+        .map_err(backend)?;
+        let attempt: u32 = count(&row, "attempt")?;
+        let epoch: u64 = count(&row, "epoch")?;
+        sqlx::query(
+            "INSERT INTO attempt (session_id, attempt, task_id, epoch, node_id, started_at)
+             VALUES ($1, $2, $3, $4, $5, $6)",
+        )
+        .bind(id)
+        .bind(i64::from(attempt))
+        .bind(task.task_id.as_str())
+        .bind(position(epoch))
+        .bind(node)
+        .bind(self.now)
+        .execute(&mut *work.db)
+        .await
+        .map_err(backend)?;
+        let data = rules::session_status(SessionStatus::Preparing, attempt, node);
+        let kind = EventKind::SessionStatus;
+        append(work, self.now, kind, task.task_id.as_str(), Some(id), &data).await?;
+        // The server tells the client's URL; its secret is no node's business.
+        task.callback = None;
+        Ok(Lease {
+            session_id: word(&row, "session_id")?,
+            attempt,
+            epoch: Epoch(epoch),
+            sample_index: count(&row, "sample_index")?,
+            group_id: word(&row, "group_id")?,
+            task,
+        })
+    }
+}
+
+async fn load_spec(work: &mut Work<'_>, task_id: &str) -> Result<TaskSpec, StoreError> {
+    let row = sqlx::query("SELECT spec FROM task WHERE task_id = $1")
+        .bind(task_id)
+        .fetch_one(&mut *work.db)
+        .await
+        .map_err(backend)?;
+    json(&row, "spec")
+}
+
+async fn note_node(work: &mut Work<'_>, node: &NodeInfo, now: i64) -> Result<(), StoreError> {
+    sqlx::query(
+        "INSERT INTO node (node_id, boot_id, info, first_seen, last_seen)
+         VALUES ($1, $2, $3, $4, $4)
+         ON CONFLICT (node_id) DO UPDATE SET boot_id = excluded.boot_id,
+             info = excluded.info, last_seen = excluded.last_seen",
+    )
+    .bind(node.node_id.as_str())
+    .bind(&node.boot_id)
+    .bind(to_json("info", node)?)
+    .bind(now)
+    .execute(&mut *work.db)
+    .await
+    .map_err(backend)?;
+    Ok(())
+}
+
+pub(super) struct Renew {
+    pub(super) request: RenewRequest,
+    pub(super) now: i64,
+}
+
+#[async_trait]
+impl Write for Renew {
+    type Answer = RenewResponse;
+
+    async fn apply(&self, work: &mut Work<'_>) -> Result<RenewResponse, StoreError> {
+        note_node(work, &self.request.node, self.now).await?;
+        let mut answer = RenewResponse::default();
+        for item in &self.request.items {
+            let id: &SessionId = &item.session_id;
+            let found = SessionRow::find(work, id.as_str()).await?;
+            let Some(session) = found.filter(|s| s.is_leased_with(item.epoch.0)) else {
+                answer.lost.push(id.clone());
+                continue;
+            };
+            self.renew(work, &session, item).await?;
+            if session.standing.cancel_requested {
+                answer.cancelled.push(id.clone());
+            }
+        }
+        Ok(answer)
+    }
+}
+
+impl Renew {
+    async fn renew(
+        &self,
+        work: &mut Work<'_>,
+        session: &SessionRow,
+        item: &RenewItem,
+    ) -> Result<(), StoreError> {
+        let status = SessionStatus::from(item.stage);
+        let changed = status != session.status;
+        sqlx::query(
+            "UPDATE session SET expires_at = $2, status = $3, waiting_for = $4,
+                 updated_at = CASE WHEN $5 THEN $6 ELSE updated_at END
+             WHERE session_id = $1",
+        )
+        .bind(session.session_id.as_str())
+        .bind(plus(self.now, work.limits.lease_ttl))
+        .bind(status.as_str())
+        .bind(item.waiting_for.as_deref())
+        .bind(changed)
+        .bind(self.now)
+        .execute(&mut *work.db)
+        .await
+        .map_err(backend)?;
+        if changed {
+            let node = session.node_id.as_deref().unwrap_or_default();
+            let data = rules::session_status(status, session.standing.attempt, node);
+            let id = Some(session.session_id.as_str());
+            let kind = EventKind::SessionStatus;
+            append(work, self.now, kind, &session.task_id, id, &data).await?;
+        }
+        Ok(())
+    }
+}
+
+pub(super) struct ExtendLeases {
+    pub(super) now: i64,
+}
+
+#[async_trait]
+impl Write for ExtendLeases {
+    type Answer = u64;
+
+    async fn apply(&self, work: &mut Work<'_>) -> Result<u64, StoreError> {
+        let done = sqlx::query("UPDATE session SET expires_at = $1 WHERE node_id IS NOT NULL")
+            .bind(plus(self.now, work.limits.lease_ttl))
+            .execute(&mut *work.db)
+            .await
+            .map_err(backend)?;
+        Ok(done.rows_affected())
+    }
+}

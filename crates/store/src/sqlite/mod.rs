@@ -1,0 +1,231 @@
+//! The store in one SQLite file: WAL, every commit on disk before it is answered, one
+//! writer, readers beside it.
+//!
+//! What only SQLite needs is in this folder; statements keep to what PostgreSQL shares.
+
+mod callbacks;
+mod ending;
+mod events;
+mod lease;
+mod read;
+mod rows;
+mod schema;
+mod submit;
+mod writer;
+
+use crate::rules::{millis, timestamp};
+use crate::{
+    CallbackDue, CallbackResult, EventQuery, Expired, Limits, NewTask, Signals, StoreError,
+    Submitted, TaskQuery, TaskStore, refuse_network_filesystem,
+};
+use async_trait::async_trait;
+use jiff::Timestamp;
+use polar_types::{
+    EventPage, Lease, NodeInfo, NodeSeen, ReleaseRequest, RenewRequest, RenewResponse, ResultAck,
+    SessionId, SessionInfo, SessionReport, TaskId, TaskInfo, TaskPage,
+};
+use rows::backend;
+use sqlx::sqlite::{
+    SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
+};
+use sqlx::{Sqlite, Transaction};
+use std::fs::{File, TryLockError};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Mutex;
+use tokio::task::JoinHandle;
+use writer::{Write, Writer};
+
+/// Connections for readers.
+const READERS: u32 = 4;
+
+/// The durable task store.
+pub struct SqliteStore {
+    /// Absent once closed.
+    writer: Mutex<Option<Open>>,
+    readers: SqlitePool,
+    limits: Limits,
+    signals: Arc<Signals>,
+}
+
+struct Open {
+    writer: Writer,
+    task: JoinHandle<()>,
+    /// Held as long as the writer lives; the system lets go of it when the process dies.
+    _lock: File,
+}
+
+impl SqliteStore {
+    /// Opens or makes the database at `path`. Fails when another process has it, when it was
+    /// written by a newer version, or when it lies on a network file system.
+    pub async fn open(path: &Path, limits: Limits) -> Result<Self, StoreError> {
+        let folder = path.parent().filter(|f| !f.as_os_str().is_empty());
+        let folder = folder.unwrap_or(Path::new("."));
+        std::fs::create_dir_all(folder)
+            .map_err(|source| StoreError::Path { path: folder.to_owned(), source })?;
+        refuse_network_filesystem(folder)?;
+        let lock = lock(path)?;
+
+        let options = SqliteConnectOptions::new()
+            .filename(path)
+            .create_if_missing(true)
+            .journal_mode(SqliteJournalMode::Wal)
+            .synchronous(SqliteSynchronous::Full)
+            .foreign_keys(true)
+            .busy_timeout(Duration::from_secs(10));
+        let mut db = writer::connect(&options.clone().optimize_on_close(true, None)).await?;
+        schema::migrate(&mut db, path).await?;
+        let signals = Arc::new(Signals::new(read::last_event(&mut db).await?));
+        let readers = SqlitePoolOptions::new()
+            .max_connections(READERS)
+            .connect_with(options.pragma("query_only", "ON"))
+            .await
+            .map_err(backend)?;
+        let (writer, task) = Writer::start(db, limits, Arc::clone(&signals));
+        let writer = Mutex::new(Some(Open { writer, task, _lock: lock }));
+        Ok(Self { writer, readers, limits, signals })
+    }
+
+    async fn write<W: Write>(&self, write: W) -> Result<W::Answer, StoreError> {
+        let writer = self.writer.lock().await.as_ref().map(|open| open.writer.clone());
+        writer.ok_or(StoreError::Closed)?.write(write).await
+    }
+
+    /// A snapshot to read from.
+    async fn snapshot(&self) -> Result<Transaction<'_, Sqlite>, StoreError> {
+        self.readers.begin().await.map_err(|error| match error {
+            sqlx::Error::PoolClosed => StoreError::Closed,
+            other => backend(other),
+        })
+    }
+}
+
+/// One process at a time: two would hand the same session out twice.
+fn lock(database: &Path) -> Result<File, StoreError> {
+    let mut path = database.as_os_str().to_owned();
+    path.push(".lock");
+    let path = std::path::PathBuf::from(path);
+    let failed = |source| StoreError::Path { path: path.clone(), source };
+    let file = File::options().create(true).append(true).open(&path).map_err(failed)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(StoreError::InUse { path }),
+        Err(TryLockError::Error(source)) => Err(failed(source)),
+    }
+}
+
+#[async_trait]
+impl TaskStore for SqliteStore {
+    async fn submit(
+        &self,
+        tasks: Vec<NewTask>,
+        now: Timestamp,
+    ) -> Result<Vec<Submitted>, StoreError> {
+        self.write(submit::Submit { tasks, now: millis(now) }).await
+    }
+
+    async fn cancel(&self, task: &TaskId, now: Timestamp) -> Result<TaskInfo, StoreError> {
+        self.write(submit::Cancel { task: task.clone(), now: millis(now) }).await
+    }
+
+    async fn claim(
+        &self,
+        node: &NodeInfo,
+        free: u32,
+        now: Timestamp,
+    ) -> Result<Vec<Lease>, StoreError> {
+        self.write(lease::Claim { node: node.clone(), free, now: millis(now) }).await
+    }
+
+    async fn renew(
+        &self,
+        request: &RenewRequest,
+        now: Timestamp,
+    ) -> Result<RenewResponse, StoreError> {
+        self.write(lease::Renew { request: request.clone(), now: millis(now) }).await
+    }
+
+    async fn complete(
+        &self,
+        report: &SessionReport,
+        now: Timestamp,
+    ) -> Result<ResultAck, StoreError> {
+        self.write(ending::Complete { report: report.clone(), now: millis(now) }).await
+    }
+
+    async fn release(
+        &self,
+        request: &ReleaseRequest,
+        now: Timestamp,
+    ) -> Result<Vec<SessionId>, StoreError> {
+        self.write(ending::Release { request: request.clone(), now: millis(now) }).await
+    }
+
+    async fn expire(&self, now: Timestamp) -> Result<Expired, StoreError> {
+        self.write(ending::Expire { now: millis(now) }).await
+    }
+
+    async fn extend_leases(&self, now: Timestamp) -> Result<u64, StoreError> {
+        self.write(lease::ExtendLeases { now: millis(now) }).await
+    }
+
+    async fn task(&self, task: &TaskId) -> Result<TaskInfo, StoreError> {
+        read::task(&mut *self.snapshot().await?, task).await
+    }
+
+    async fn tasks(&self, query: &TaskQuery) -> Result<TaskPage, StoreError> {
+        read::tasks(&mut *self.snapshot().await?, query).await
+    }
+
+    async fn sessions(&self, task: &TaskId) -> Result<Vec<SessionInfo>, StoreError> {
+        read::sessions(&mut *self.snapshot().await?, task).await
+    }
+
+    async fn session(&self, session: &SessionId) -> Result<SessionInfo, StoreError> {
+        read::session(&mut *self.snapshot().await?, session).await
+    }
+
+    async fn events(&self, query: &EventQuery) -> Result<EventPage, StoreError> {
+        read::events(&mut *self.snapshot().await?, query).await
+    }
+
+    async fn nodes(&self, now: Timestamp) -> Result<Vec<NodeSeen>, StoreError> {
+        read::nodes(&mut *self.snapshot().await?, &self.limits, millis(now)).await
+    }
+
+    async fn due_callbacks(
+        &self,
+        now: Timestamp,
+        limit: u32,
+    ) -> Result<Vec<CallbackDue>, StoreError> {
+        callbacks::due(&mut *self.snapshot().await?, millis(now), limit).await
+    }
+
+    async fn next_callback_at(&self) -> Result<Option<Timestamp>, StoreError> {
+        Ok(callbacks::next_at(&mut *self.snapshot().await?).await?.map(timestamp))
+    }
+
+    async fn settle_callback(
+        &self,
+        callback_id: &str,
+        result: CallbackResult,
+    ) -> Result<(), StoreError> {
+        self.write(callbacks::Settle { callback_id: callback_id.to_owned(), result }).await
+    }
+
+    fn signals(&self) -> &Signals {
+        &self.signals
+    }
+
+    async fn close(&self) {
+        let open = self.writer.lock().await.take();
+        self.readers.close().await;
+        if let Some(Open { writer, task, _lock }) = open {
+            drop(writer);
+            if let Err(error) = task.await {
+                tracing::warn!(%error, "the writer did not end cleanly");
+            }
+        }
+    }
+}

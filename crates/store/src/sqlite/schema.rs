@@ -1,0 +1,143 @@
+//! The tables, and how a file of an older version becomes one of this version.
+//!
+//! Types and statements are those that SQLite and PostgreSQL share; times are Unix
+//! milliseconds, states are words, documents are JSON text.
+
+use super::rows::backend;
+use crate::StoreError;
+use sqlx::{Connection, Row, SqliteConnection};
+use std::path::Path;
+
+/// One script per version, applied in order, each in a transaction of its own. A script
+/// that has been released is never changed; a new version adds one.
+const VERSIONS: [&str; 1] = [VERSION_1];
+
+const VERSION_1: &str = "
+CREATE TABLE counter (
+    name  TEXT PRIMARY KEY,
+    value BIGINT NOT NULL
+);
+INSERT INTO counter (name, value) VALUES ('event', 0), ('task', 0), ('session', 0);
+
+CREATE TABLE task (
+    task_id          TEXT PRIMARY KEY,
+    ordinal          BIGINT NOT NULL UNIQUE,
+    body_hash        TEXT NOT NULL,
+    spec             TEXT NOT NULL,
+    metadata         TEXT NOT NULL,
+    callback         TEXT,
+    harness          TEXT NOT NULL,
+    num_samples      BIGINT NOT NULL,
+    live_sessions    BIGINT NOT NULL,
+    status           TEXT NOT NULL,
+    cancel_requested BOOLEAN NOT NULL,
+    created_at       BIGINT NOT NULL,
+    updated_at       BIGINT NOT NULL
+);
+CREATE INDEX task_by_status ON task (status, ordinal);
+CREATE INDEX task_by_harness ON task (harness, ordinal);
+
+CREATE TABLE session (
+    session_id       TEXT PRIMARY KEY,
+    task_id          TEXT NOT NULL REFERENCES task (task_id),
+    group_id         TEXT NOT NULL,
+    ordinal          BIGINT NOT NULL,
+    sample_index     BIGINT NOT NULL,
+    priority         BIGINT NOT NULL,
+    runtime          TEXT NOT NULL,
+    max_attempts     BIGINT NOT NULL,
+    status           TEXT NOT NULL,
+    waiting_for      TEXT,
+    cancel_requested BOOLEAN NOT NULL,
+    attempt          BIGINT NOT NULL,
+    spent            BIGINT NOT NULL,
+    epoch            BIGINT NOT NULL,
+    node_id          TEXT,
+    boot_id          TEXT,
+    expires_at       BIGINT,
+    deadline_at      BIGINT,
+    outcome          TEXT,
+    reward           DOUBLE PRECISION,
+    created_at       BIGINT NOT NULL,
+    updated_at       BIGINT NOT NULL
+);
+CREATE INDEX session_of_task ON session (task_id, sample_index);
+CREATE INDEX session_queue ON session (status, priority DESC, ordinal);
+CREATE INDEX session_of_node ON session (node_id);
+CREATE INDEX session_expiry ON session (expires_at);
+CREATE INDEX session_deadline ON session (deadline_at);
+
+CREATE TABLE attempt (
+    session_id TEXT NOT NULL REFERENCES session (session_id),
+    attempt    BIGINT NOT NULL,
+    task_id    TEXT NOT NULL,
+    epoch      BIGINT NOT NULL,
+    node_id    TEXT NOT NULL,
+    started_at BIGINT NOT NULL,
+    ended_at   BIGINT,
+    lost       TEXT,
+    report     TEXT,
+    PRIMARY KEY (session_id, attempt)
+);
+CREATE INDEX attempt_of_task ON attempt (task_id);
+
+CREATE TABLE event (
+    seq        BIGINT PRIMARY KEY,
+    at         BIGINT NOT NULL,
+    kind       TEXT NOT NULL,
+    task_id    TEXT NOT NULL,
+    session_id TEXT,
+    data       TEXT NOT NULL
+);
+CREATE INDEX event_of_task ON event (task_id, seq);
+
+CREATE TABLE callback (
+    callback_id TEXT PRIMARY KEY,
+    task_id     TEXT NOT NULL,
+    session_id  TEXT,
+    event_seq   BIGINT NOT NULL,
+    status      TEXT NOT NULL,
+    attempts    BIGINT NOT NULL,
+    next_at     BIGINT,
+    error       TEXT,
+    created_at  BIGINT NOT NULL
+);
+CREATE INDEX callback_due ON callback (next_at);
+CREATE INDEX callback_of_task ON callback (task_id);
+
+CREATE TABLE node (
+    node_id    TEXT PRIMARY KEY,
+    boot_id    TEXT NOT NULL,
+    info       TEXT NOT NULL,
+    first_seen BIGINT NOT NULL,
+    last_seen  BIGINT NOT NULL
+);
+";
+
+/// Brings the file to the newest version; refuses one that is newer still.
+pub(super) async fn migrate(db: &mut SqliteConnection, path: &Path) -> Result<(), StoreError> {
+    sqlx::raw_sql("CREATE TABLE IF NOT EXISTS schema_version (version BIGINT NOT NULL)")
+        .execute(&mut *db)
+        .await
+        .map_err(backend)?;
+    let found: i64 = sqlx::query("SELECT COALESCE(MAX(version), 0) FROM schema_version")
+        .fetch_one(&mut *db)
+        .await
+        .and_then(|row| row.try_get(0))
+        .map_err(backend)?;
+    let known = VERSIONS.len() as i64;
+    if found > known {
+        return Err(StoreError::TooNew { path: path.to_owned(), found, known });
+    }
+    for (script, version) in VERSIONS.iter().zip(1_i64..).skip_while(|(_, v)| *v <= found) {
+        let mut step = db.begin().await.map_err(backend)?;
+        sqlx::raw_sql(*script).execute(&mut *step).await.map_err(backend)?;
+        sqlx::query("INSERT INTO schema_version (version) VALUES ($1)")
+            .bind(version)
+            .execute(&mut *step)
+            .await
+            .map_err(backend)?;
+        step.commit().await.map_err(backend)?;
+    }
+    Ok(())
+}
