@@ -1,4 +1,11 @@
 //! The HTTP API, over real sockets and a real database.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test that cannot go on fails"
+)]
 
+mod leases;
 mod support;
 mod tasks;
