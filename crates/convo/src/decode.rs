@@ -1,14 +1,14 @@
 //! From a request's bytes to a [`Request`]: the entry and what both dialects share.
 //!
-//! Requests are read as JSON values and taken apart by moving, so long texts are copied
-//! once and every error can name the path of its field. The path is only spelled out
-//! when there is an error.
+//! Requests are read as a tree that borrows from the body and is taken apart by moving, so
+//! texts are copied once and every error can name the path of its field. The path is only
+//! spelled out when there is an error.
 
 use crate::error::ApiError;
 use crate::loss::{Loss, LossKind};
 use crate::{Block, Dialect, Request, Role, ToolChoice, chat, messages};
 use polar_types::ErrorClass;
-use serde_json::{Map, Value};
+use polar_wire::json::{Fields, Node};
 use std::fmt;
 
 /// What is wrong with a request.
@@ -56,13 +56,15 @@ impl Dialect {
     }
 }
 
-fn json_object(body: &[u8]) -> Result<Map<String, Value>, DecodeError> {
-    match serde_json::from_slice(body) {
-        Ok(Value::Object(map)) => Ok(map),
+fn json_object(body: &[u8]) -> Result<Fields<'_>, DecodeError> {
+    let no_json = |problem: &dyn fmt::Display| {
+        Path::Root.error(format!("the body is not JSON ({problem})"), "send a JSON object")
+    };
+    let text = std::str::from_utf8(body).map_err(|error| no_json(&error))?;
+    match serde_json::from_str(text) {
+        Ok(Node::Object(fields)) => Ok(fields),
         Ok(other) => Err(Path::Root.wrong_kind(&other, "a JSON object")),
-        Err(error) => {
-            Err(Path::Root.error(format!("the body is not JSON ({error})"), "send a JSON object"))
-        }
+        Err(error) => Err(no_json(&error)),
     }
 }
 
@@ -91,53 +93,65 @@ impl<'a> Path<'a> {
         self.error("is missing", mend)
     }
 
-    pub(crate) fn wrong_kind(&self, value: &Value, wanted: &str) -> DecodeError {
+    pub(crate) fn wrong_kind(&self, value: &Node<'_>, wanted: &str) -> DecodeError {
         self.error(format!("is {}", kind_of(value)), format!("send {wanted}"))
     }
 
-    pub(crate) fn string(&self, value: Value) -> Result<String, DecodeError> {
+    pub(crate) fn string(&self, value: Node<'_>) -> Result<String, DecodeError> {
         match value {
-            Value::String(text) => Ok(text),
+            Node::Text(text) => Ok(text.into_owned()),
             other => Err(self.wrong_kind(&other, "a string")),
         }
     }
 
-    pub(crate) fn list(&self, value: Value) -> Result<Vec<Value>, DecodeError> {
+    pub(crate) fn list<'n>(&self, value: Node<'n>) -> Result<Vec<Node<'n>>, DecodeError> {
         match value {
-            Value::Array(items) => Ok(items),
+            Node::List(items) => Ok(items),
             other => Err(self.wrong_kind(&other, "a list")),
         }
     }
 
-    pub(crate) fn object(&self, value: Value) -> Result<Map<String, Value>, DecodeError> {
+    pub(crate) fn object<'n>(&self, value: Node<'n>) -> Result<Fields<'n>, DecodeError> {
         match value {
-            Value::Object(map) => Ok(map),
+            Node::Object(fields) => Ok(fields),
             other => Err(self.wrong_kind(&other, "an object")),
         }
     }
 
-    pub(crate) fn bool(&self, value: &Value) -> Result<bool, DecodeError> {
-        value.as_bool().ok_or_else(|| self.wrong_kind(value, "true or false"))
-    }
-
-    pub(crate) fn number(&self, value: &Value) -> Result<f64, DecodeError> {
-        value.as_f64().ok_or_else(|| self.wrong_kind(value, "a number"))
-    }
-
-    pub(crate) fn integer(&self, value: &Value) -> Result<i64, DecodeError> {
-        value.as_i64().ok_or_else(|| self.wrong_kind(value, "a whole number"))
-    }
-
-    /// A count of at least 1.
-    pub(crate) fn count(&self, value: &Value) -> Result<u64, DecodeError> {
-        match value.as_u64() {
-            Some(count) if count > 0 => Ok(count),
-            _ => Err(self.error(format!("is {value}"), "send a whole number of at least 1")),
+    pub(crate) fn bool(&self, value: &Node<'_>) -> Result<bool, DecodeError> {
+        match value {
+            Node::Bool(value) => Ok(*value),
+            other => Err(self.wrong_kind(other, "true or false")),
         }
     }
 
+    pub(crate) fn number(&self, value: &Node<'_>) -> Result<f64, DecodeError> {
+        match value {
+            Node::Number(number) => number.as_f64(),
+            _ => None,
+        }
+        .ok_or_else(|| self.wrong_kind(value, "a number"))
+    }
+
+    pub(crate) fn integer(&self, value: &Node<'_>) -> Result<i64, DecodeError> {
+        match value {
+            Node::Number(number) => number.as_i64(),
+            _ => None,
+        }
+        .ok_or_else(|| self.error(format!("is {value}"), "send a whole number"))
+    }
+
+    /// A count of at least 1.
+    pub(crate) fn count(&self, value: &Node<'_>) -> Result<u64, DecodeError> {
+        match value {
+            Node::Number(number) => number.as_u64().filter(|count| *count > 0),
+            _ => None,
+        }
+        .ok_or_else(|| self.error(format!("is {value}"), "send a whole number of at least 1"))
+    }
+
     /// Stop strings: an empty one would end every reply at once.
-    pub(crate) fn stop_strings(&self, value: Value) -> Result<Vec<String>, DecodeError> {
+    pub(crate) fn stop_strings(&self, value: Node<'_>) -> Result<Vec<String>, DecodeError> {
         let mut strings = Vec::new();
         for (i, item) in self.list(value)?.into_iter().enumerate() {
             let at = self.index(i);
@@ -208,14 +222,14 @@ pub(crate) fn check_request(request: &Request) -> Result<(), DecodeError> {
     Ok(())
 }
 
-fn kind_of(value: &Value) -> &'static str {
+fn kind_of(value: &Node<'_>) -> &'static str {
     match value {
-        Value::Null => "null",
-        Value::Bool(_) => "a truth value",
-        Value::Number(_) => "a number",
-        Value::String(_) => "a string",
-        Value::Array(_) => "a list",
-        Value::Object(_) => "an object",
+        Node::Null => "null",
+        Node::Bool(_) => "a truth value",
+        Node::Number(_) => "a number",
+        Node::Text(_) => "a string",
+        Node::List(_) => "a list",
+        Node::Object(_) => "an object",
     }
 }
 

@@ -9,5 +9,6 @@
 //! error can name the field and nothing unknown gets lost.
 
 pub mod chat;
+pub mod json;
 pub mod messages;
 pub mod sse;

@@ -7,6 +7,7 @@
 use crate::decode::{DecodeError, Losses, Path, check_blocks, check_request};
 use crate::loss::LossKind;
 use crate::{Block, Dialect, ImageSource, Message, Request, Role, Tool, ToolChoice};
+use polar_wire::json::{Fields, Node};
 use serde_json::{Map, Value};
 
 /// Labels without effect on what is sampled: kept in the record, not sent, so that the same
@@ -42,7 +43,7 @@ const SWITCHES: &[(&str, bool)] = &[
     ("use_beam_search", false),
 ];
 
-pub(crate) fn decode(body: Map<String, Value>) -> Result<Request, DecodeError> {
+pub(crate) fn decode(body: Fields<'_>) -> Result<Request, DecodeError> {
     let root = Path::Root;
     let mut request = Request::new(Dialect::Chat, "");
     let mut losses = Losses::default();
@@ -54,7 +55,7 @@ pub(crate) fn decode(body: Map<String, Value>) -> Result<Request, DecodeError> {
         }
         let at = root.field(&name);
         let sampling = &mut request.sampling;
-        match name.as_str() {
+        match name.as_ref() {
             "model" => request.model = at.string(value)?,
             "messages" => request.messages = messages(value, &at, &mut losses)?,
             "tools" => request.tools = tools(value, &at, &mut losses)?,
@@ -82,9 +83,9 @@ pub(crate) fn decode(body: Map<String, Value>) -> Result<Request, DecodeError> {
                 if let Some((_, neutral)) = SWITCHES.iter().find(|(field, _)| *field == other) {
                     neutral_switch(&value, *neutral, &at)?;
                 } else if LABELS.contains(&other) {
-                    request.unsent.insert(name, value);
+                    request.unsent.insert(name.into_owned(), value.into_value());
                 } else {
-                    request.rest.insert(name, value);
+                    request.rest.insert(name.into_owned(), value.into_value());
                 }
             }
         }
@@ -101,9 +102,9 @@ pub(crate) fn decode(body: Map<String, Value>) -> Result<Request, DecodeError> {
     Ok(request)
 }
 
-fn one_choice(value: &Value, at: &Path<'_>) -> Result<(), DecodeError> {
-    match value.as_u64() {
-        Some(1) => Ok(()),
+fn one_choice(value: &Node<'_>, at: &Path<'_>) -> Result<(), DecodeError> {
+    match at.count(value) {
+        Ok(1) => Ok(()),
         _ => Err(at.error(
             format!("is {value}, but a call has one reply"),
             "send 1 or leave it out, and ask for more samples of the task instead",
@@ -118,7 +119,7 @@ fn refuse_logprobs(at: &Path<'_>) -> DecodeError {
     )
 }
 
-fn neutral_switch(value: &Value, neutral: bool, at: &Path<'_>) -> Result<(), DecodeError> {
+fn neutral_switch(value: &Node<'_>, neutral: bool, at: &Path<'_>) -> Result<(), DecodeError> {
     if at.bool(value)? == neutral {
         Ok(())
     } else if matches!(at, Path::Field(_, "logprobs")) {
@@ -131,27 +132,31 @@ fn neutral_switch(value: &Value, neutral: bool, at: &Path<'_>) -> Result<(), Dec
     }
 }
 
-fn text_only(value: Value, at: &Path<'_>) -> Result<(), DecodeError> {
+fn text_only(value: Node<'_>, at: &Path<'_>) -> Result<(), DecodeError> {
     for (i, item) in at.list(value)?.iter().enumerate() {
-        if item != "text" {
+        if !item.is_text("text") {
             return Err(at.index(i).error(format!("is {item}"), "send [\"text\"] or leave it out"));
         }
     }
     Ok(())
 }
 
-fn stop(value: Value, at: &Path<'_>) -> Result<Vec<String>, DecodeError> {
+fn stop(value: Node<'_>, at: &Path<'_>) -> Result<Vec<String>, DecodeError> {
     match value {
-        Value::String(one) => at.stop_strings(Value::Array(vec![Value::String(one)])),
+        Node::Text(_) => at.stop_strings(Node::List(vec![value])),
         other => at.stop_strings(other),
     }
 }
 
-fn stream_options(value: Value, at: &Path<'_>, losses: &mut Losses) -> Result<bool, DecodeError> {
+fn stream_options(
+    value: Node<'_>,
+    at: &Path<'_>,
+    losses: &mut Losses,
+) -> Result<bool, DecodeError> {
     let mut include_usage = false;
     for (name, value) in at.object(value)? {
         let at = at.field(&name);
-        match name.as_str() {
+        match name.as_ref() {
             _ if value.is_null() => {}
             "include_usage" => include_usage = at.bool(&value)?,
             _ => losses.note(LossKind::UnknownFieldIgnored, &at),
@@ -160,7 +165,11 @@ fn stream_options(value: Value, at: &Path<'_>, losses: &mut Losses) -> Result<bo
     Ok(include_usage)
 }
 
-fn messages(value: Value, at: &Path<'_>, losses: &mut Losses) -> Result<Vec<Message>, DecodeError> {
+fn messages(
+    value: Node<'_>,
+    at: &Path<'_>,
+    losses: &mut Losses,
+) -> Result<Vec<Message>, DecodeError> {
     let items = at.list(value)?;
     let mut messages = Vec::with_capacity(items.len());
     for (i, item) in items.into_iter().enumerate() {
@@ -170,11 +179,7 @@ fn messages(value: Value, at: &Path<'_>, losses: &mut Losses) -> Result<Vec<Mess
     Ok(messages)
 }
 
-fn message(
-    fields: Map<String, Value>,
-    at: &Path<'_>,
-    losses: &mut Losses,
-) -> Result<Message, DecodeError> {
+fn message(fields: Fields<'_>, at: &Path<'_>, losses: &mut Losses) -> Result<Message, DecodeError> {
     let mut role = None;
     let mut content = None;
     let mut reasoning = None;
@@ -186,7 +191,7 @@ fn message(
             continue;
         }
         let at = at.field(&name);
-        match name.as_str() {
+        match name.as_ref() {
             "role" => role = Some(self::role(&at.string(value)?, &at, losses)?),
             "content" => content = Some(value),
             // The name it came in is the name some clients send it back under.
@@ -196,7 +201,7 @@ fn message(
             "function_call" => return Err(at.error("is not supported", "send `tool_calls`")),
             "cache_control" => losses.note(LossKind::CacheControlDropped, &at),
             _ => {
-                rest.insert(name, value);
+                rest.insert(name.into_owned(), value.into_value());
             }
         }
     }
@@ -250,14 +255,14 @@ fn role(name: &str, at: &Path<'_>, losses: &mut Losses) -> Result<Role, DecodeEr
 
 /// Empty texts are left out: clients send `""`, `null` or nothing for the same thing.
 fn content_blocks(
-    value: Value,
+    value: Node<'_>,
     at: &Path<'_>,
     losses: &mut Losses,
 ) -> Result<Vec<Block>, DecodeError> {
     let parts = match value {
-        Value::String(text) if text.is_empty() => return Ok(Vec::new()),
-        Value::String(text) => return Ok(vec![Block::Text(text)]),
-        Value::Array(parts) => parts,
+        Node::Text(text) if text.is_empty() => return Ok(Vec::new()),
+        Node::Text(text) => return Ok(vec![Block::Text(text.into_owned())]),
+        Node::List(parts) => parts,
         other => return Err(at.wrong_kind(&other, "a string or a list of parts")),
     };
     let mut blocks = Vec::with_capacity(parts.len());
@@ -276,37 +281,47 @@ fn content_blocks(
 
 /// Texts and plain images are understood; any other part is the engine's to judge.
 fn content_part(
-    mut part: Map<String, Value>,
+    mut part: Fields<'_>,
     at: &Path<'_>,
     losses: &mut Losses,
 ) -> Result<Block, DecodeError> {
-    if part.shift_remove("cache_control").is_some() {
+    let fields = part.len();
+    part.retain(|(name, _)| name != "cache_control");
+    if part.len() < fields {
         losses.note(LossKind::CacheControlDropped, &at.field("cache_control"));
     }
-    match part.get("type").and_then(Value::as_str) {
-        Some("text") if part.len() == 2 => match part.shift_remove("text") {
-            Some(text) => Ok(Block::Text(at.field("text").string(text)?)),
-            None => Err(at.field("text").missing("send the text of the part")),
-        },
-        Some("image_url") if part.len() == 2 => Ok(image(part)),
-        Some(_) => Ok(Block::Other(Value::Object(part))),
-        None => Err(at.field("type").missing("send the type of the part, for example \"text\"")),
-    }
-}
-
-/// An image that is an address and nothing else; one with a `detail` is carried as it is.
-fn image(part: Map<String, Value>) -> Block {
-    let url = match part.get("image_url") {
-        Some(Value::Object(image)) if image.len() == 1 => image.get("url"),
-        _ => None,
+    let field = |name: &str| part.iter().position(|(field, _)| field == name);
+    let Some(kind) = field("type").and_then(|i| part[i].1.as_str()) else {
+        return Err(at.field("type").missing("send the type of the part, for example \"text\""));
     };
-    match url.and_then(Value::as_str) {
-        Some(url) => Block::Image(ImageSource::Url(url.to_owned())),
-        None => Block::Other(Value::Object(part)),
+    // With any further field a part is more than Polar understands.
+    match (kind, field(kind)) {
+        ("text", Some(i)) if part.len() == 2 => {
+            Ok(Block::Text(at.field("text").string(part.swap_remove(i).1)?))
+        }
+        ("text", None) => Err(at.field("text").missing("send the text of the part")),
+        ("image_url", Some(i)) if part.len() == 2 && is_plain_image(&part[i].1) => {
+            Ok(Block::Image(ImageSource::Url(image_url(part.swap_remove(i).1))))
+        }
+        _ => Ok(Block::Other(Node::Object(part).into_value())),
     }
 }
 
-fn tool_calls(value: Value, at: &Path<'_>, losses: &mut Losses) -> Result<Vec<Block>, DecodeError> {
+/// Whether an image is an address and nothing else; one with a `detail` is carried as it is.
+fn is_plain_image(image: &Node<'_>) -> bool {
+    let fields = if let Node::Object(fields) = image { fields.len() } else { 0 };
+    fields == 1 && image.get("url").and_then(Node::as_str).is_some()
+}
+
+fn image_url(image: Node<'_>) -> String {
+    image.get("url").and_then(Node::as_str).unwrap_or_default().to_owned()
+}
+
+fn tool_calls(
+    value: Node<'_>,
+    at: &Path<'_>,
+    losses: &mut Losses,
+) -> Result<Vec<Block>, DecodeError> {
     let items = at.list(value)?;
     let mut calls = Vec::with_capacity(items.len());
     for (i, item) in items.into_iter().enumerate() {
@@ -314,10 +329,10 @@ fn tool_calls(value: Value, at: &Path<'_>, losses: &mut Losses) -> Result<Vec<Bl
         let (mut id, mut function) = (None, None);
         for (name, value) in at.object(item)? {
             let at = at.field(&name);
-            match name.as_str() {
+            match name.as_ref() {
                 "id" => id = Some(at.string(value)?),
                 "function" => function = Some(called_function(value, &at, losses)?),
-                "type" if value == "function" => {}
+                "type" if value.is_text("function") => {}
                 "type" => {
                     return Err(at.error(format!("is {value}"), "send \"function\""));
                 }
@@ -335,14 +350,14 @@ fn tool_calls(value: Value, at: &Path<'_>, losses: &mut Losses) -> Result<Vec<Bl
 }
 
 fn called_function(
-    value: Value,
+    value: Node<'_>,
     at: &Path<'_>,
     losses: &mut Losses,
 ) -> Result<(String, String), DecodeError> {
     let (mut called, mut arguments) = (None, None);
     for (name, value) in at.object(value)? {
         let at = at.field(&name);
-        match name.as_str() {
+        match name.as_ref() {
             "name" => called = Some(at.string(value)?),
             "arguments" => arguments = Some(at.string(value)?),
             _ if value.is_null() => {}
@@ -353,7 +368,7 @@ fn called_function(
     Ok((called, arguments.unwrap_or_default()))
 }
 
-fn tools(value: Value, at: &Path<'_>, losses: &mut Losses) -> Result<Vec<Tool>, DecodeError> {
+fn tools(value: Node<'_>, at: &Path<'_>, losses: &mut Losses) -> Result<Vec<Tool>, DecodeError> {
     let items = at.list(value)?;
     let mut tools = Vec::with_capacity(items.len());
     for (i, item) in items.into_iter().enumerate() {
@@ -361,8 +376,8 @@ fn tools(value: Value, at: &Path<'_>, losses: &mut Losses) -> Result<Vec<Tool>, 
         let mut function = None;
         for (name, value) in at.object(item)? {
             let at = at.field(&name);
-            match name.as_str() {
-                "type" if value == "function" => {}
+            match name.as_ref() {
+                "type" if value.is_text("function") => {}
                 "type" => {
                     return Err(at.error(
                         format!("is {value}, a kind of tool the engine cannot call"),
@@ -382,18 +397,18 @@ fn tools(value: Value, at: &Path<'_>, losses: &mut Losses) -> Result<Vec<Tool>, 
     Ok(tools)
 }
 
-fn tool(value: Value, at: &Path<'_>) -> Result<Tool, DecodeError> {
+fn tool(value: Node<'_>, at: &Path<'_>) -> Result<Tool, DecodeError> {
     let mut tool =
         Tool { name: String::new(), description: None, parameters: Value::Null, rest: Map::new() };
     for (name, value) in at.object(value)? {
         let at = at.field(&name);
-        match name.as_str() {
+        match name.as_ref() {
             _ if value.is_null() => {}
             "name" => tool.name = at.string(value)?,
             "description" => tool.description = Some(at.string(value)?),
-            "parameters" => tool.parameters = Value::Object(at.object(value)?),
+            "parameters" => tool.parameters = Node::Object(at.object(value)?).into_value(),
             _ => {
-                tool.rest.insert(name, value);
+                tool.rest.insert(name.into_owned(), value.into_value());
             }
         }
     }
@@ -404,14 +419,14 @@ fn tool(value: Value, at: &Path<'_>) -> Result<Tool, DecodeError> {
 }
 
 fn tool_choice(
-    value: Value,
+    value: Node<'_>,
     at: &Path<'_>,
     losses: &mut Losses,
 ) -> Result<ToolChoice, DecodeError> {
     const MEND: &str = "send \"auto\", \"none\", \"required\" or \
                         {\"type\":\"function\",\"function\":{\"name\":…}}";
     let fields = match value {
-        Value::Object(fields) => fields,
+        Node::Object(fields) => fields,
         choice => {
             return match choice.as_str() {
                 Some("auto") => Ok(ToolChoice::Auto),
@@ -424,13 +439,13 @@ fn tool_choice(
     let mut chosen = None;
     for (name, value) in fields {
         let at = at.field(&name);
-        match name.as_str() {
-            "type" if value == "function" => {}
+        match name.as_ref() {
+            "type" if value.is_text("function") => {}
             "type" => return Err(at.error(format!("is {value}"), MEND)),
             "function" => {
                 for (name, value) in at.object(value)? {
                     let at = at.field(&name);
-                    match name.as_str() {
+                    match name.as_ref() {
                         "name" => chosen = Some(at.string(value)?),
                         _ => losses.note(LossKind::UnknownFieldIgnored, &at),
                     }

@@ -8,6 +8,7 @@ use super::reply::UNPARSED_ARGUMENTS;
 use crate::decode::{DecodeError, Losses, Path, check_blocks, check_request};
 use crate::loss::LossKind;
 use crate::{Block, Dialect, ImageSource, Message, Request, Role, Tool, ToolChoice};
+use polar_wire::json::{Fields, Node};
 use serde_json::{Map, Value, json};
 
 /// What the request is for.
@@ -40,7 +41,7 @@ const REFUSED: &[(&str, &str)] = &[
 /// prompts, and Anthropic's servers take it out before the model sees it.
 const BILLING_HEADER: &str = "x-anthropic-billing-header:";
 
-pub(crate) fn decode(body: Map<String, Value>, purpose: Purpose) -> Result<Request, DecodeError> {
+pub(crate) fn decode(body: Fields<'_>, purpose: Purpose) -> Result<Request, DecodeError> {
     let root = Path::Root;
     let mut request = Request::new(Dialect::Messages, "");
     let mut losses = Losses::default();
@@ -51,7 +52,7 @@ pub(crate) fn decode(body: Map<String, Value>, purpose: Purpose) -> Result<Reque
         }
         let at = root.field(&name);
         let sampling = &mut request.sampling;
-        match name.as_str() {
+        match name.as_ref() {
             "model" => request.model = at.string(value)?,
             "system" => system = system_message(value, &at, &mut losses)?,
             "messages" => request.messages = messages(value, &at, &mut losses)?,
@@ -71,7 +72,7 @@ pub(crate) fn decode(body: Map<String, Value>, purpose: Purpose) -> Result<Reque
                     return Err(at.error("is not supported", *mend));
                 }
                 note_unsent(other, &value, &at, &mut losses);
-                request.unsent.insert(name, value);
+                request.unsent.insert(name.into_owned(), value.into_value());
             }
         }
     }
@@ -100,7 +101,7 @@ fn require(request: &Request, purpose: Purpose) -> Result<(), DecodeError> {
 }
 
 /// Writes down what is lost with a field that is not sent.
-fn note_unsent(name: &str, value: &Value, at: &Path<'_>, losses: &mut Losses) {
+fn note_unsent(name: &str, value: &Node<'_>, at: &Path<'_>, losses: &mut Losses) {
     match name {
         "thinking" => losses.note(LossKind::ThinkingConfigIgnored, at),
         "context_management" if keeps_everything(value) => {}
@@ -111,30 +112,30 @@ fn note_unsent(name: &str, value: &Value, at: &Path<'_>, losses: &mut Losses) {
 }
 
 /// Whether the edits asked for are none, or only "clear the thinking of no turn".
-fn keeps_everything(context_management: &Value) -> bool {
-    let Some(edits) = context_management.get("edits").and_then(Value::as_array) else {
-        return context_management.as_object().is_some_and(Map::is_empty);
+fn keeps_everything(context_management: &Node<'_>) -> bool {
+    let Some(Node::List(edits)) = context_management.get("edits") else {
+        return *context_management == Node::Object(Fields::new());
     };
     edits.iter().all(|edit| {
-        let kind = edit.get("type").and_then(Value::as_str).unwrap_or_default();
-        kind.starts_with("clear_thinking") && edit.get("keep").is_some_and(|keep| keep == "all")
+        let kind = edit.get("type").and_then(Node::as_str).unwrap_or_default();
+        kind.starts_with("clear_thinking") && edit.get("keep").is_some_and(|k| k.is_text("all"))
     })
 }
 
 fn output_config(
-    value: Value,
+    value: Node<'_>,
     at: &Path<'_>,
     request: &mut Request,
     losses: &mut Losses,
 ) -> Result<(), DecodeError> {
     for (name, value) in at.object(value)? {
         let at = at.field(&name);
-        match name.as_str() {
+        match name.as_ref() {
             _ if value.is_null() => {}
             "format" => output_format(value, &at, request, losses)?,
             "effort" => {
                 losses.note(LossKind::EffortIgnored, &at);
-                request.unsent.insert("effort".into(), value);
+                request.unsent.insert("effort".into(), value.into_value());
             }
             _ => losses.note(LossKind::UnknownFieldIgnored, &at),
         }
@@ -144,18 +145,18 @@ fn output_config(
 
 /// Structured output, in the words engines know.
 fn output_format(
-    value: Value,
+    value: Node<'_>,
     at: &Path<'_>,
     request: &mut Request,
     losses: &mut Losses,
 ) -> Result<(), DecodeError> {
-    let mut fields = Fields { fields: at.object(value)?, at };
+    let mut fields = BlockFields { fields: at.object(value)?, at };
     if fields.string("type")? != "json_schema" {
         return Err(at.field("type").error("is not known", "send \"json_schema\""));
     }
     let response_format = json!({
         "type": "json_schema",
-        "json_schema": {"name": "output", "schema": fields.take("schema")?, "strict": true},
+        "json_schema": {"name": "output", "schema": fields.take("schema")?.into_value(), "strict": true},
     });
     fields.note_unread(losses);
     request.rest.insert("response_format".into(), response_format);
@@ -163,7 +164,7 @@ fn output_format(
 }
 
 fn system_message(
-    value: Value,
+    value: Node<'_>,
     at: &Path<'_>,
     losses: &mut Losses,
 ) -> Result<Option<Message>, DecodeError> {
@@ -188,7 +189,7 @@ fn system_message(
 }
 
 fn text_blocks(
-    value: Value,
+    value: Node<'_>,
     at: &Path<'_>,
     losses: &mut Losses,
 ) -> Result<Vec<Block>, DecodeError> {
@@ -199,7 +200,11 @@ fn text_blocks(
     }
 }
 
-fn messages(value: Value, at: &Path<'_>, losses: &mut Losses) -> Result<Vec<Message>, DecodeError> {
+fn messages(
+    value: Node<'_>,
+    at: &Path<'_>,
+    losses: &mut Losses,
+) -> Result<Vec<Message>, DecodeError> {
     let items = at.list(value)?;
     let mut messages = Vec::with_capacity(items.len());
     for (i, item) in items.into_iter().enumerate() {
@@ -209,15 +214,11 @@ fn messages(value: Value, at: &Path<'_>, losses: &mut Losses) -> Result<Vec<Mess
     Ok(messages)
 }
 
-fn message(
-    fields: Map<String, Value>,
-    at: &Path<'_>,
-    losses: &mut Losses,
-) -> Result<Message, DecodeError> {
+fn message(fields: Fields<'_>, at: &Path<'_>, losses: &mut Losses) -> Result<Message, DecodeError> {
     let (mut role, mut content) = (None, None);
     for (name, value) in fields {
         let at = at.field(&name);
-        match name.as_str() {
+        match name.as_ref() {
             "role" => role = Some(self::role(&at.string(value)?, &at)?),
             "content" => content = Some(value),
             "cache_control" => losses.note(LossKind::CacheControlDropped, &at),
@@ -267,11 +268,11 @@ fn note_order(role: Role, blocks: &[Block], at: &Path<'_>, losses: &mut Losses) 
 }
 
 /// A string is the same as one text block, and empty texts say nothing.
-fn content(value: Value, at: &Path<'_>, losses: &mut Losses) -> Result<Vec<Block>, DecodeError> {
+fn content(value: Node<'_>, at: &Path<'_>, losses: &mut Losses) -> Result<Vec<Block>, DecodeError> {
     let items = match value {
-        Value::String(text) if text.is_empty() => return Ok(Vec::new()),
-        Value::String(text) => return Ok(vec![Block::Text(text)]),
-        Value::Array(items) => items,
+        Node::Text(text) if text.is_empty() => return Ok(Vec::new()),
+        Node::Text(text) => return Ok(vec![Block::Text(text.into_owned())]),
+        Node::List(items) => items,
         other => return Err(at.wrong_kind(&other, "a string or a list of blocks")),
     };
     let mut blocks = Vec::with_capacity(items.len());
@@ -285,20 +286,16 @@ fn content(value: Value, at: &Path<'_>, losses: &mut Losses) -> Result<Vec<Block
     Ok(blocks)
 }
 
-fn block(
-    mut fields: Map<String, Value>,
-    at: &Path<'_>,
-    losses: &mut Losses,
-) -> Result<Block, DecodeError> {
-    if fields.shift_remove("cache_control").is_some() {
+fn block(fields: Fields<'_>, at: &Path<'_>, losses: &mut Losses) -> Result<Block, DecodeError> {
+    let mut fields = BlockFields { fields, at };
+    if fields.remove("cache_control").is_some() {
         losses.note(LossKind::CacheControlDropped, &at.field("cache_control"));
     }
     let kind_at = at.field("type");
-    let kind = match fields.shift_remove("type") {
+    let kind = match fields.remove("type") {
         Some(kind) => kind_at.string(kind)?,
         None => return Err(kind_at.missing("send the type of the block, for example \"text\"")),
     };
-    let mut fields = Fields { fields, at };
     let block = match kind.as_str() {
         "text" => Block::Text(fields.string("text")?),
         "thinking" => Block::Reasoning {
@@ -326,16 +323,19 @@ fn block(
 }
 
 /// What is left of a block's fields while it is read.
-struct Fields<'a> {
-    fields: Map<String, Value>,
+struct BlockFields<'a, 'n> {
+    fields: Fields<'n>,
     at: &'a Path<'a>,
 }
 
-impl Fields<'_> {
-    fn take(&mut self, name: &str) -> Result<Value, DecodeError> {
-        self.fields
-            .shift_remove(name)
-            .ok_or_else(|| self.at.field(name).missing("send it with the block"))
+impl<'n> BlockFields<'_, 'n> {
+    fn remove(&mut self, name: &str) -> Option<Node<'n>> {
+        let i = self.fields.iter().rposition(|(field, _)| field == name)?;
+        Some(self.fields.remove(i).1)
+    }
+
+    fn take(&mut self, name: &str) -> Result<Node<'n>, DecodeError> {
+        self.remove(name).ok_or_else(|| self.at.field(name).missing("send it with the block"))
     }
 
     fn string(&mut self, name: &str) -> Result<String, DecodeError> {
@@ -344,8 +344,8 @@ impl Fields<'_> {
     }
 
     fn optional_string(&mut self, name: &str) -> Result<Option<String>, DecodeError> {
-        match self.fields.shift_remove(name) {
-            None | Some(Value::Null) => Ok(None),
+        match self.remove(name) {
+            None | Some(Node::Null) => Ok(None),
             Some(value) => self.at.field(name).string(value).map(Some),
         }
     }
@@ -353,10 +353,9 @@ impl Fields<'_> {
     /// The block as JSON text.
     fn as_text(&mut self, kind: &str, losses: &mut Losses) -> Block {
         losses.note(LossKind::BlockAsText, self.at);
-        let mut whole = Map::new();
-        whole.insert("type".into(), kind.into());
+        let mut whole = vec![("type".into(), Node::Text(kind.to_owned().into()))];
         whole.append(&mut self.fields);
-        Block::Text(Value::Object(whole).to_string())
+        Block::Text(Node::Object(whole).to_string())
     }
 
     fn note_unread(self, losses: &mut Losses) {
@@ -369,26 +368,32 @@ impl Fields<'_> {
 }
 
 /// Whether a document is text already; one that has to be converted first cannot be shown.
-fn is_text_document(fields: &Map<String, Value>) -> bool {
-    let source = fields.get("source").and_then(|source| source.get("type"));
-    matches!(source.and_then(Value::as_str), Some("text" | "content"))
+fn is_text_document(fields: &Fields<'_>) -> bool {
+    let source = fields.iter().find(|(name, _)| name == "source");
+    let kind = source.and_then(|(_, source)| source.get("type")).and_then(Node::as_str);
+    matches!(kind, Some("text" | "content"))
 }
 
 /// A call's input as JSON text; undoes what [`super::reply`] does to arguments that were no
 /// object.
-fn arguments(input: Value, at: &Path<'_>) -> Result<String, DecodeError> {
-    let object = at.object(input)?;
-    match object.get(UNPARSED_ARGUMENTS) {
-        Some(Value::String(sampled)) if object.len() == 1 => Ok(sampled.clone()),
-        _ => Ok(Value::Object(object).to_string()),
+fn arguments(input: Node<'_>, at: &Path<'_>) -> Result<String, DecodeError> {
+    let mut fields = at.object(input)?;
+    match fields.as_mut_slice() {
+        [(name, Node::Text(sampled))] if name == UNPARSED_ARGUMENTS => {
+            Ok(std::mem::take(sampled).into_owned())
+        }
+        _ => Ok(Node::Object(fields).to_string()),
     }
 }
 
-fn tool_result(fields: &mut Fields<'_>, losses: &mut Losses) -> Result<Block, DecodeError> {
+fn tool_result(
+    fields: &mut BlockFields<'_, '_>,
+    losses: &mut Losses,
+) -> Result<Block, DecodeError> {
     let call_id = fields.string("tool_use_id")?;
     let content_at = fields.at.field("content");
-    let content = match fields.fields.shift_remove("content") {
-        None | Some(Value::Null) => Vec::new(),
+    let content = match fields.remove("content") {
+        None | Some(Node::Null) => Vec::new(),
         Some(value) => content(value, &content_at, losses)?,
     };
     if !content.iter().all(|block| matches!(block, Block::Text(_) | Block::Image(_))) {
@@ -398,8 +403,8 @@ fn tool_result(fields: &mut Fields<'_>, losses: &mut Losses) -> Result<Block, De
         ));
     }
     note_order(Role::Tool, &content, &content_at, losses);
-    let is_error = match fields.fields.shift_remove("is_error") {
-        None | Some(Value::Null) => false,
+    let is_error = match fields.remove("is_error") {
+        None | Some(Node::Null) => false,
         Some(value) => fields.at.field("is_error").bool(&value)?,
     };
     if is_error {
@@ -408,8 +413,8 @@ fn tool_result(fields: &mut Fields<'_>, losses: &mut Losses) -> Result<Block, De
     Ok(Block::ToolResult { call_id, content, is_error })
 }
 
-fn image(source: Value, at: &Path<'_>, losses: &mut Losses) -> Result<ImageSource, DecodeError> {
-    let mut fields = Fields { fields: at.object(source)?, at };
+fn image(source: Node<'_>, at: &Path<'_>, losses: &mut Losses) -> Result<ImageSource, DecodeError> {
+    let mut fields = BlockFields { fields: at.object(source)?, at };
     let image = match fields.string("type")?.as_str() {
         "url" => ImageSource::Url(fields.string("url")?),
         "base64" => ImageSource::Base64 {
@@ -424,7 +429,7 @@ fn image(source: Value, at: &Path<'_>, losses: &mut Losses) -> Result<ImageSourc
     Ok(image)
 }
 
-fn tools(value: Value, at: &Path<'_>, losses: &mut Losses) -> Result<Vec<Tool>, DecodeError> {
+fn tools(value: Node<'_>, at: &Path<'_>, losses: &mut Losses) -> Result<Vec<Tool>, DecodeError> {
     let items = at.list(value)?;
     let mut tools = Vec::with_capacity(items.len());
     for (i, item) in items.into_iter().enumerate() {
@@ -434,18 +439,14 @@ fn tools(value: Value, at: &Path<'_>, losses: &mut Losses) -> Result<Vec<Tool>, 
     Ok(tools)
 }
 
-fn tool(
-    fields: Map<String, Value>,
-    at: &Path<'_>,
-    losses: &mut Losses,
-) -> Result<Tool, DecodeError> {
+fn tool(fields: Fields<'_>, at: &Path<'_>, losses: &mut Losses) -> Result<Tool, DecodeError> {
     let mut tool =
         Tool { name: String::new(), description: None, parameters: Value::Null, rest: Map::new() };
     for (name, value) in fields {
         let at = at.field(&name);
-        match name.as_str() {
+        match name.as_ref() {
             _ if value.is_null() => {}
-            "type" if value == "custom" => {}
+            "type" if value.is_text("custom") => {}
             "type" => {
                 return Err(at.error(
                     format!("is {value}, a tool that Anthropic's servers run or define"),
@@ -454,12 +455,12 @@ fn tool(
             }
             "name" => tool.name = at.string(value)?,
             "description" => tool.description = Some(at.string(value)?),
-            "input_schema" => tool.parameters = Value::Object(at.object(value)?),
+            "input_schema" => tool.parameters = Node::Object(at.object(value)?).into_value(),
             "strict" => {
-                tool.rest.insert(name, value);
+                tool.rest.insert(name.into_owned(), value.into_value());
             }
             "cache_control" => losses.note(LossKind::CacheControlDropped, &at),
-            "defer_loading" if value == true => {
+            "defer_loading" if value == Node::Bool(true) => {
                 losses.note(LossKind::ToolDeferLoadingIgnored, &at);
             }
             // Arguments always stream as they are sampled.
@@ -474,7 +475,7 @@ fn tool(
 }
 
 fn tool_choice(
-    value: Value,
+    value: Node<'_>,
     at: &Path<'_>,
     request: &mut Request,
     losses: &mut Losses,
@@ -483,7 +484,7 @@ fn tool_choice(
     let mut tool = None;
     for (name, value) in at.object(value)? {
         let at = at.field(&name);
-        match name.as_str() {
+        match name.as_ref() {
             "type" => kind = at.string(value)?,
             "name" => tool = Some(at.string(value)?),
             "disable_parallel_tool_use" if at.bool(&value)? => {
