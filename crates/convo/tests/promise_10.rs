@@ -11,7 +11,7 @@
     reason = "a test fails by panicking"
 )]
 
-use polar_convo::{Dialect, Request, encode_engine_chat};
+use polar_convo::{Block, Dialect, Request, encode_engine_chat};
 use serde_json::{Value, json};
 
 const MARK: &str = "polar-test-mark";
@@ -28,10 +28,16 @@ fn decode(dialect: Dialect, body: &Value) -> Option<Request> {
     dialect.decode_request(body.to_string().as_bytes()).ok()
 }
 
-/// Whether the mark is in what the engine gets or in what is kept.
+/// Whether the mark is in what the engine gets or in what is kept beside it.
 fn carried(request: &Request) -> bool {
     let engine = Value::Object(encode_engine_chat(request)).to_string();
-    engine.contains(MARK) || format!("{request:?}").contains(MARK)
+    let unsent = Value::Object(request.unsent.clone()).to_string();
+    let mut blocks = request.messages.iter().flat_map(|message| &message.blocks);
+    // The mark on reasoning is for whoever made it: the gateway, not the engine.
+    let signed = blocks.any(|block| {
+        matches!(block, Block::Reasoning { signature: Some(signature), .. } if signature == MARK)
+    });
+    engine.contains(MARK) || unsent.contains(MARK) || signed
 }
 
 fn losses(request: &Request) -> u32 {

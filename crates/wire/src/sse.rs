@@ -158,7 +158,6 @@ impl SseParser {
             return Err(self.fail(SseError::TooLarge { limit: self.limit }));
         }
         if found.is_none() {
-            self.after_cr &= line.is_empty();
             self.scanned = end;
             return Ok(None);
         }

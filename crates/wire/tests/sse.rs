@@ -37,6 +37,8 @@ fn line_ends_may_be_lf_cr_or_crlf() {
     for end in ["\n", "\r", "\r\n"] {
         let stream = format!("data: one{end}{end}data: two{end}{end}");
         assert_eq!(data_of(&stream), ["one", "two"], "line end {end:?}");
+        let stream = format!("data: one{end}data: two{end}{end}");
+        assert_eq!(data_of(&stream), ["one\ntwo"], "line end {end:?}");
     }
 }
 
@@ -94,6 +96,13 @@ fn an_event_over_the_limit_is_an_error_and_stays_one() {
 }
 
 #[test]
+fn the_limit_counts_all_lines_of_an_event() {
+    let stream = "data: 12345\n".repeat(4);
+    assert_eq!(read(16, [stream.as_bytes()]).1, Some(SseError::TooLarge { limit: 16 }));
+    assert_eq!(read(64, [stream.as_bytes()]).1, None);
+}
+
+#[test]
 fn many_comments_do_not_count_as_one_event() {
     let stream = ": keep-alive\n".repeat(1000) + "data: x\n\n";
     let (events, error, _) = read(16, [stream.as_bytes()]);
@@ -112,8 +121,33 @@ fn written_events_are_read_back() {
     assert_eq!(events[2].1, b"[DONE]");
 }
 
+/// The format's rules once more, for a stream that is there as a whole.
+fn read_plainly(stream: &str) -> Vec<Owned> {
+    let stream = stream.strip_prefix('\u{feff}').unwrap_or(stream);
+    let stream = stream.replace("\r\n", "\n").replace('\r', "\n");
+    let (mut events, mut name, mut data) = (Vec::new(), String::new(), Vec::new());
+    // What comes after the last line end is no line yet.
+    for line in stream.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')) {
+        let (field, value) = line.split_once(':').unwrap_or((line, ""));
+        let value = value.strip_prefix(' ').unwrap_or(value);
+        match field {
+            _ if line.is_empty() => {
+                if !data.is_empty() {
+                    events.push((name.clone(), data.join("\n").into_bytes()));
+                }
+                name.clear();
+                data.clear();
+            }
+            "data" => data.push(value.to_owned()),
+            "event" => value.clone_into(&mut name),
+            _ => {}
+        }
+    }
+    events
+}
+
 /// Streams rich in the format's corners.
-fn stream() -> impl Strategy<Value = Vec<u8>> {
+fn stream() -> impl Strategy<Value = String> {
     let piece = prop_oneof![
         Just("data: ".to_owned()),
         Just("data".to_owned()),
@@ -126,7 +160,7 @@ fn stream() -> impl Strategy<Value = Vec<u8>> {
         Just("\u{feff}".to_owned()),
         "[a-zäß: ]{0,12}",
     ];
-    prop::collection::vec(piece, 0..60).prop_map(|pieces| pieces.concat().into_bytes())
+    prop::collection::vec(piece, 0..60).prop_map(|pieces| pieces.concat())
 }
 
 proptest! {
@@ -136,6 +170,10 @@ proptest! {
         cuts in prop::collection::vec(1usize..9, 1..20),
         limit in prop_oneof![Just(12usize), Just(1 << 16)],
     ) {
+        if limit > stream.len() {
+            prop_assert_eq!(&read(limit, [stream.as_bytes()]).0, &read_plainly(&stream));
+        }
+        let stream = stream.into_bytes();
         let whole = read(limit, [&stream[..]]);
         let bytes = read(limit, stream.chunks(1));
         prop_assert_eq!(&whole, &bytes);
