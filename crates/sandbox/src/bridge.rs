@@ -5,8 +5,10 @@
 //! gateway, and can reach nothing else. A bridge lives as long as its value; it must not
 //! look at what passes.
 
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::io;
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, TcpListener};
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -72,4 +74,21 @@ async fn connect(mut client: TcpStream, gateway: &std::path::Path) -> io::Result
     let mut gateway = tokio::time::timeout(CONNECT, UnixStream::connect(gateway)).await??;
     tokio::io::copy_bidirectional(&mut client, &mut gateway).await?;
     Ok(())
+}
+
+/// A listener on the loopback of the network that process `pid` is in. Needs
+/// CAP_SYS_ADMIN, as joining another's network does.
+pub(crate) async fn listen_in(pid: u32, port: u16) -> io::Result<TcpListener> {
+    let (answer, listener) = tokio::sync::oneshot::channel();
+    // A thread of its own, which ends right after: the network it joins is only its own,
+    // but it can't go back without the right to.
+    std::thread::Builder::new().name("sandbox-network".into()).spawn(move || {
+        let listen = || {
+            let network = std::fs::File::open(format!("/proc/{pid}/ns/net"))?;
+            move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network))?;
+            TcpListener::bind((Ipv4Addr::LOCALHOST, port))
+        };
+        let _ = answer.send(listen());
+    })?;
+    listener.await.map_err(io::Error::other)?
 }

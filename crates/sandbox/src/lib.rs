@@ -11,6 +11,7 @@
 
 mod bridge;
 mod descriptors;
+mod docker;
 mod exec;
 pub mod helper;
 mod local;
@@ -19,7 +20,9 @@ mod processes;
 mod registry;
 mod snapshot;
 mod spawner;
+mod write;
 
+pub use docker::{DockerConfig, DockerProvider};
 pub use local::{LocalConfig, LocalIsolation, LocalProvider};
 
 use async_trait::async_trait;

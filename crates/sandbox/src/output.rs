@@ -1,5 +1,6 @@
 //! What a command prints, kept in a file on the host up to a limit.
 
+use crate::{Exec, SandboxError};
 use std::io;
 use std::path::{Path, PathBuf};
 use tokio::fs::File;
@@ -55,4 +56,14 @@ pub(crate) async fn keep(
             length => file.write(&buffer[..length]).await?,
         }
     }
+}
+
+/// Makes both files, so that they are there however early the command ends.
+pub(crate) async fn create_empty(exec: &Exec) -> Result<(), SandboxError> {
+    for path in [&exec.stdout, &exec.stderr] {
+        LimitedFile::create(path, 0).await.map_err(|problem| {
+            SandboxError::retryable("keep output", format!("{}: {problem}", path.display()))
+        })?;
+    }
+    Ok(())
 }

@@ -214,6 +214,19 @@ impl Sink {
         writeln!(self.git)
     }
 
+    /// Adds another name for a file that was added before.
+    pub(crate) fn copy(&mut self, from: &[u8], to: &[u8]) -> io::Result<()> {
+        if left_out(from, Kind::File) || left_out(to, Kind::File) {
+            return Ok(());
+        }
+        self.files += 1;
+        self.git.write_all(b"C ")?;
+        self.git.write_all(&quoted(from))?;
+        self.git.write_all(b" ")?;
+        self.git.write_all(&quoted(to))?;
+        writeln!(self.git)
+    }
+
     fn finish(mut self) -> io::Result<()> {
         writeln!(self.git, "done")?;
         self.git.flush()

@@ -11,22 +11,26 @@ mod suite;
 
 use polar_sandbox::{LocalConfig, LocalIsolation, LocalProvider, SandboxProvider};
 use std::path::Path;
-use suite::ground::{Ground, Traits};
+use suite::ground::{Ground, Traits, node_of};
 
 /// Connects by what a Debian without anything installed has.
 const CONNECT: &str =
     r#"exec bash -c 'exec 3<>"/dev/tcp/$1/$2" && cat >&3 && cat <&3' sh "$1" "$2""#;
 
 fn provider(state: &Path, isolation: LocalIsolation) -> (Box<dyn SandboxProvider>, Traits) {
-    // Nodes of tests that run at the same time must not sweep each other.
-    let node = state.file_name().unwrap().to_str().unwrap();
     let config = LocalConfig {
         isolation,
         helper: Some(env!("CARGO_BIN_EXE_polar-sandbox-helper").into()),
-        ..LocalConfig::new(node, state.join("state"))
+        ..LocalConfig::new(node_of(state), state.join("state"))
     };
     let isolated = isolation == LocalIsolation::Bubblewrap;
-    let traits = Traits { image: None, isolated, dies_with_node: isolated, connect: CONNECT };
+    let traits = Traits {
+        image: None,
+        isolated,
+        dies_with_node: isolated,
+        connect: CONNECT,
+        clean_up: |_| (),
+    };
     (Box::new(LocalProvider::new(config).unwrap()), traits)
 }
 

@@ -3,11 +3,12 @@
 use super::bubblewrap::{self, Jail};
 use super::layout::Layout;
 use super::{LocalConfig, LocalIsolation, LocalProvider, check, process};
+use crate::output::create_empty;
 use crate::processes::{SANDBOX_MARK, end_all, marked};
 use crate::registry::Registry;
 use crate::snapshot::{Limits, Snapshots, tree};
 use crate::spawner::Spawner;
-use crate::{Exec, ExecEnd, Sandbox, SandboxError, SandboxSpec};
+use crate::{Exec, ExecEnd, Sandbox, SandboxError, SandboxSpec, write};
 use async_trait::async_trait;
 use polar_types::Network;
 use std::path::Path;
@@ -16,12 +17,8 @@ use std::time::Duration;
 use tokio::sync::RwLock;
 use tokio_util::sync::CancellationToken;
 
-/// How long writing a file may take.
-const WRITE: Duration = Duration::from_secs(120);
 /// How long running commands may take to end when the sandbox is destroyed.
 const END: Duration = Duration::from_secs(60);
-/// Writes its stdin to `$1` with the mode `$2`.
-const WRITE_FILE: &str = r#"mkdir -p -- "$(dirname -- "$1")" && cat >"$1" && chmod "$2" "$1""#;
 /// Where programs are looked for, unless the spec says otherwise.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
@@ -128,52 +125,23 @@ impl Sandbox for LocalSandbox {
         &self.gateway_url
     }
 
-    /// Written by a command inside, so that links there lead nowhere else.
     async fn write_file(
         &self,
         path: &str,
         content: &[u8],
         executable: bool,
     ) -> Result<(), SandboxError> {
-        let action = format!("write {path}");
-        let failed = |problem: std::io::Error| SandboxError::retryable(&action, problem);
-        let said = tempfile::NamedTempFile::new_in(&self.layout.folder).map_err(failed)?;
-        let mode = if executable { "755" } else { "644" };
-        let path = self.layout.inside(path);
-        let argv = ["/bin/sh", "-c", WRITE_FILE, "sh", &path, mode].map(str::to_owned);
-        let end = self.exec(Exec {
-            argv: argv.to_vec(),
-            workdir: None,
-            env: Default::default(),
-            stdin: Some(content.to_vec()),
-            timeout: WRITE,
-            stdout: "/dev/null".into(),
-            stderr: said.path().to_owned(),
-            output_limit: 4096,
-        });
-        match end.await? {
-            ExecEnd::Exited(0) => Ok(()),
-            ExecEnd::TimedOut => Err(SandboxError::retryable(&action, "took too long")),
-            ExecEnd::Exited(_) => {
-                let said = tokio::fs::read(said.path()).await.map_err(failed)?;
-                Err(SandboxError::new(&action, String::from_utf8_lossy(&said).trim()))
-            }
-        }
+        write::write_file(self, &self.layout.inside(path), content, executable).await
     }
 
     async fn exec(&self, exec: Exec) -> Result<ExecEnd, SandboxError> {
         let _running = self.commands.read().await;
-        let destroyed = || SandboxError::new("run command", "the sandbox is destroyed");
-        // An end before the first byte still leaves both files.
-        for path in [&exec.stdout, &exec.stderr] {
-            let created = crate::output::LimitedFile::create(path, 0).await;
-            created.map_err(|problem| {
-                SandboxError::retryable("keep output", format!("{}: {problem}", path.display()))
-            })?;
-        }
+        create_empty(&exec).await?;
         tokio::select! {
             biased;
-            () = self.ending.cancelled() => Err(destroyed()),
+            () = self.ending.cancelled() => {
+                Err(SandboxError::new("run command", "the sandbox is destroyed"))
+            }
             end = self.run(exec) => end,
         }
     }

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// Longest time that anything in a test may take.
-pub(crate) const LONGEST: Duration = Duration::from_secs(120);
+pub(crate) const LONGEST: Duration = Duration::from_secs(60);
 
 /// Variable that tells a child process of a test to use the sandbox folder it names and to
 /// wait there to be killed.
@@ -26,6 +26,8 @@ pub(crate) struct Traits {
     pub(crate) dies_with_node: bool,
     /// Script that connects to host `$1` port `$2`, sends its stdin and prints the answer.
     pub(crate) connect: &'static str,
+    /// Removes what a test of this node leaves when it fails half-way.
+    pub(crate) clean_up: fn(node: &str),
 }
 
 pub(crate) struct Ground {
@@ -134,6 +136,20 @@ impl Ground {
         let outcome = self.run(sandbox, exec).await;
         (outcome.end == ExecEnd::Exited(0)).then_some(outcome.stdout)
     }
+}
+
+impl Drop for Ground {
+    fn drop(&mut self) {
+        // A child that is part of a test leaves things on purpose.
+        if std::thread::panicking() && std::env::var_os(STAY).is_none() {
+            (self.traits.clean_up)(&node_of(self.dir.path()));
+        }
+    }
+}
+
+/// Nodes of tests that run at the same time must not sweep each other.
+pub(crate) fn node_of(state: &Path) -> String {
+    state.file_name().unwrap().to_str().unwrap().to_owned()
 }
 
 async fn answer(mut stream: impl AsyncReadExt + AsyncWriteExt + Unpin) {

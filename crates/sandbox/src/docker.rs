@@ -1,0 +1,146 @@
+//! Sandboxes that are containers of a Docker daemon on this machine.
+//!
+//! A container's first process is a shell that only waits and reaps. It can't be killed
+//! from inside, and it is the only thing that may be there between commands: when a
+//! command ends, the daemon is asked which processes the container has, and if there are
+//! others, the container is restarted, which ends them all and keeps its files. That
+//! works whatever the processes did to hide, on every image that has `/bin/sh`, and
+//! needs no right to signal anything. `docker exec` alone wouldn't do: ending its client
+//! leaves the command running.
+//!
+//! So commands that run at the same time in one container share their fate in one case:
+//! when one of them is cut off by its timeout, or dropped, the others are ended as well.
+//!
+//! The network is the container's own loopback, bridged to the gateway, and with an open
+//! network the engine's default bridge beside it.
+
+mod container;
+mod daemon;
+mod sandbox;
+mod snapshot;
+
+use crate::registry::{Entry, Registry};
+use crate::{Sandbox, SandboxError, SandboxProvider, SandboxSpec};
+use async_trait::async_trait;
+use container::Container;
+use daemon::Daemon;
+use sandbox::DockerSandbox;
+use std::collections::{BTreeSet, HashSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Label with the name of the node that made a container.
+pub(crate) const NODE_LABEL: &str = "polar.node";
+/// Label with the name of the sandbox that a container is.
+pub(crate) const SANDBOX_LABEL: &str = "polar.sandbox";
+
+/// How to make Docker sandboxes.
+#[derive(Debug, Clone)]
+pub struct DockerConfig {
+    /// Name of the node. Sweeping touches only what carries it, so nodes that share a
+    /// daemon need different names.
+    pub node: String,
+    /// Folder for what the provider must remember across restarts.
+    pub state_dir: PathBuf,
+    /// The daemon's socket.
+    pub socket: PathBuf,
+    /// Port on a container's own loopback that leads to the gateway.
+    pub gateway_port: u16,
+    /// Most processes of a container whose spec says nothing.
+    pub pids: u32,
+}
+
+impl DockerConfig {
+    /// The daemon that the `docker` command of this user speaks to, if it is on this
+    /// machine, with everything else as usual.
+    pub fn new(node: impl Into<String>, state_dir: impl Into<PathBuf>) -> DockerConfig {
+        let named = std::env::var("DOCKER_HOST").ok();
+        let named = named.as_deref().and_then(|host| host.strip_prefix("unix://"));
+        DockerConfig {
+            node: node.into(),
+            state_dir: state_dir.into(),
+            socket: named.unwrap_or("/var/run/docker.sock").into(),
+            gateway_port: crate::LocalConfig::GATEWAY_PORT,
+            pids: 8192,
+        }
+    }
+}
+
+/// Makes Docker sandboxes.
+#[derive(Debug)]
+pub struct DockerProvider {
+    config: DockerConfig,
+    registry: Registry,
+    daemon: Arc<Daemon>,
+}
+
+impl DockerProvider {
+    /// Speaks to nobody yet.
+    pub fn new(config: DockerConfig) -> DockerProvider {
+        let registry = Registry::new(&config.state_dir, "docker");
+        let daemon = Arc::new(Daemon::new(config.socket.clone()));
+        DockerProvider { config, registry, daemon }
+    }
+
+    async fn make(&self, spec: SandboxSpec, entry: &Entry) -> Result<DockerSandbox, SandboxError> {
+        let container = Container::start(self.daemon.clone(), &self.config, &spec).await?;
+        let folder = entry.folder.clone();
+        Ok(DockerSandbox::new(Arc::new(container), self.registry.clone(), spec, folder))
+    }
+
+    /// Removes all that was made under a name.
+    async fn clear(&self, entry: &Entry) -> Result<(), SandboxError> {
+        let labels = [(NODE_LABEL, &*self.config.node), (SANDBOX_LABEL, &*entry.name)];
+        for (id, _) in self.daemon.list(&labels).await? {
+            self.daemon.remove(&id).await?;
+        }
+        sandbox::forget(&self.registry, &entry.name, &entry.folder)
+    }
+}
+
+#[async_trait]
+impl SandboxProvider for DockerProvider {
+    fn kind(&self) -> &'static str {
+        "docker"
+    }
+
+    async fn check(&self) -> Result<(), SandboxError> {
+        self.daemon.check().await
+    }
+
+    async fn create(&self, spec: SandboxSpec) -> Result<Box<dyn Sandbox>, SandboxError> {
+        let entry = Entry { name: spec.name.clone(), folder: spec.host_dir.join("sandbox") };
+        self.registry.add(&entry)?;
+        match self.make(spec, &entry).await {
+            Ok(sandbox) => Ok(Box::new(sandbox)),
+            Err(problem) => {
+                if let Err(problem) = self.clear(&entry).await {
+                    tracing::warn!(name = entry.name, %problem, "left to the sweep");
+                    self.registry.give_up(&entry.name);
+                }
+                Err(problem)
+            }
+        }
+    }
+
+    async fn sweep(&self, keep: &HashSet<String>) -> Result<u32, SandboxError> {
+        let left = self
+            .registry
+            .left_behind()
+            .map_err(|problem| SandboxError::retryable("find earlier sandboxes", problem))?;
+        let old = |name: &String| !keep.contains(name) && !self.registry.is_live(name);
+        let mut removed = BTreeSet::new();
+        // By label too: the state folder may be lost, the containers are still ours.
+        for (id, name) in self.daemon.list(&[(NODE_LABEL, &self.config.node)]).await? {
+            if old(&name) {
+                self.daemon.remove(&id).await?;
+                removed.insert(name);
+            }
+        }
+        for entry in left.iter().filter(|entry| old(&entry.name)) {
+            self.clear(entry).await?;
+            removed.insert(entry.name.clone());
+        }
+        Ok(u32::try_from(removed.len()).unwrap_or(u32::MAX))
+    }
+}

@@ -1,0 +1,294 @@
+//! One container: how it is made, what may be in it between commands, and how everything
+//! else in it is ended.
+
+use super::daemon::{Attached, Daemon, Output, Start};
+use super::{DockerConfig, NODE_LABEL, SANDBOX_LABEL};
+use crate::bridge::{self, Bridge};
+use crate::{SandboxError, SandboxSpec};
+use bollard::models::{
+    ContainerCreateBody, HostConfig, HostConfigLogConfig, Mount, MountType, RestartPolicy,
+    RestartPolicyNameEnum,
+};
+use futures_util::StreamExt;
+use polar_types::Network;
+use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::sync::Mutex;
+use tokio::time::timeout;
+
+/// Home folder inside.
+pub(super) const HOME: &str = "/home/polar";
+/// The first process. Its `sleep` may be killed, it itself can't; while it waits it reaps
+/// whatever lost its parent. Images without `sleep` get one that waits for input that
+/// never comes.
+const HOLD: &str = "\
+    if command -v sleep >/dev/null 2>&1; then \
+        while :; do sleep 2147483647 & wait $!; done; \
+    else \
+        while :; do read -r _; done; \
+    fi";
+/// Prints user and group, then `y` or `n` for each folder named: whether it is there.
+/// With a shell alone, since an image may have little else.
+const LOOK: &str = r#"
+    while read -r name id _; do
+        case $name in Uid:|Gid:) printf '%s ' "$id";; esac
+    done </proc/self/status
+    for folder; do if [ -d "$folder" ]; then printf 'y '; else printf 'n '; fi; done"#;
+/// How long looking around may take.
+const LOOKING: Duration = Duration::from_secs(60);
+
+#[derive(Debug)]
+pub(super) struct Container {
+    pub(super) daemon: Arc<Daemon>,
+    pub(super) id: String,
+    gateway_socket: PathBuf,
+    pub(super) gateway_port: u16,
+    /// Commands on their way.
+    running: AtomicUsize,
+    /// Held while processes are ended or the container starts.
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The first process and what it started itself.
+    own: HashSet<u32>,
+    bridge: Option<Bridge>,
+    /// There may be other processes.
+    suspect: bool,
+}
+
+impl Container {
+    /// Makes and starts it, with its folders. What is made in part is left to the caller,
+    /// who finds it by its labels.
+    pub(super) async fn start(
+        daemon: Arc<Daemon>,
+        config: &DockerConfig,
+        spec: &SandboxSpec,
+    ) -> Result<Container, SandboxError> {
+        let body = body(config, spec)?;
+        let id = daemon.create(container_name(config, spec), body).await?;
+        let container = Container {
+            daemon,
+            id,
+            gateway_socket: spec.gateway_socket.clone(),
+            gateway_port: config.gateway_port,
+            running: AtomicUsize::new(0),
+            state: Mutex::default(),
+        };
+        let mut state = container.state.lock().await;
+        container.daemon.start(&container.id).await?;
+        container.started(&mut state).await?;
+        drop(state);
+        container.make_folders(&[&spec.workdir, HOME]).await?;
+        Ok(container)
+    }
+
+    /// Starts a command, after what an earlier one left is gone.
+    pub(super) async fn exec(
+        self: &Arc<Self>,
+        start: Start,
+    ) -> Result<(Attached, Command), SandboxError> {
+        let mut state = self.state.lock().await;
+        self.end_leftovers(&mut state).await?;
+        state.suspect = true;
+        let command = Command::new(self.clone());
+        drop(state);
+        let attached = self.daemon.exec(&self.id, start).await?;
+        Ok((attached, command))
+    }
+
+    /// Ends what is there beside the container's own processes, unless a command runs:
+    /// then the last of them sees to it.
+    async fn end_leftovers(&self, state: &mut State) -> Result<(), SandboxError> {
+        if !state.suspect || self.running.load(Ordering::Acquire) > 0 {
+            return Ok(());
+        }
+        match self.daemon.processes(&self.id).await {
+            Ok(processes) if processes.is_subset(&state.own) => {
+                state.suspect = false;
+                Ok(())
+            }
+            // Restarting also helps when it isn't running any more.
+            _ => self.end_all(state).await,
+        }
+    }
+
+    async fn end_all(&self, state: &mut State) -> Result<(), SandboxError> {
+        state.suspect = true;
+        state.bridge = None;
+        self.daemon.restart(&self.id).await?;
+        self.started(state).await?;
+        state.suspect = false;
+        Ok(())
+    }
+
+    /// Learns what the container's own processes are and opens the way to the gateway.
+    async fn started(&self, state: &mut State) -> Result<(), SandboxError> {
+        let first = self.daemon.first_process(&self.id).await?;
+        state.own = self.daemon.processes(&self.id).await?;
+        state.own.insert(first);
+        state.bridge = Some(
+            bridge::listen_in(first, self.gateway_port)
+                .await
+                .and_then(|listener| Bridge::start(listener, self.gateway_socket.clone()))
+                .map_err(|problem| {
+                    let message = format!(
+                        "cannot enter the container's network: {problem}; this needs root \
+                         (CAP_SYS_ADMIN) on the machine that runs the Docker daemon"
+                    );
+                    SandboxError::new("connect container to gateway", message)
+                })?,
+        );
+        Ok(())
+    }
+
+    /// Makes folders that the image lacks, for the user that commands run as.
+    async fn make_folders(&self, folders: &[&str]) -> Result<(), SandboxError> {
+        let action = "look at container";
+        let argv = ["/bin/sh", "-c", LOOK, "sh"].iter().chain(folders);
+        let argv = argv.map(|argument| (*argument).to_owned()).collect();
+        let start = Start { argv, env: vec![], workdir: Some("/".into()), stdin: false };
+        let mut attached = self.daemon.exec(&self.id, start).await?;
+        let read = async {
+            let mut said = vec![];
+            while let Some(piece) = attached.output.next().await {
+                let (Output::Stdout(bytes) | Output::Stderr(bytes)) = piece?;
+                said.extend_from_slice(&bytes);
+            }
+            Ok::<_, SandboxError>(String::from_utf8_lossy(&said).into_owned())
+        };
+        let said = timeout(LOOKING, read)
+            .await
+            .map_err(|_| SandboxError::retryable(action, "no answer in time"))??;
+        let words: Vec<&str> = said.split_ascii_whitespace().collect();
+        let unclear = || SandboxError::new(action, format!("its shell says {said:?}"));
+        let [user, group, there @ ..] = &words[..] else { return Err(unclear()) };
+        let owner = user.parse().ok().zip(group.parse().ok()).ok_or_else(unclear)?;
+        let missing = folders.iter().zip(there).filter(|(_, there)| **there == "n");
+        let missing: Vec<&str> = missing.map(|(folder, _)| *folder).collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let archive = super::snapshot::folders(&missing, owner)
+            .map_err(|problem| SandboxError::new(action, problem))?;
+        self.daemon.upload(&self.id, archive).await
+    }
+}
+
+/// A command on its way in a container. Dropped before [`Command::end`], it ends
+/// everything in the container.
+#[derive(Debug)]
+pub(super) struct Command {
+    container: Option<Arc<Container>>,
+}
+
+impl Command {
+    fn new(container: Arc<Container>) -> Command {
+        container.running.fetch_add(1, Ordering::AcqRel);
+        Command { container: Some(container) }
+    }
+
+    /// The command ended by itself: ends what it left.
+    pub(super) async fn end(mut self) -> Result<(), SandboxError> {
+        let Some(container) = self.container.take() else { return Ok(()) };
+        container.running.fetch_sub(1, Ordering::AcqRel);
+        let mut state = container.state.lock().await;
+        container.end_leftovers(&mut state).await
+    }
+
+    /// The command has to end: ends everything in the container.
+    pub(super) async fn kill(mut self) -> Result<(), SandboxError> {
+        let Some(container) = &self.container else { return Ok(()) };
+        let mut state = container.state.lock().await;
+        container.end_all(&mut state).await?;
+        drop(state);
+        container.running.fetch_sub(1, Ordering::AcqRel);
+        self.container = None;
+        Ok(())
+    }
+}
+
+impl Drop for Command {
+    fn drop(&mut self) {
+        let Some(container) = self.container.take() else { return };
+        container.running.fetch_sub(1, Ordering::AcqRel);
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        runtime.spawn(async move {
+            let mut state = container.state.lock().await;
+            if let Err(problem) = container.end_all(&mut state).await {
+                tracing::warn!(%problem, "the next command tries again");
+            }
+        });
+    }
+}
+
+fn container_name(config: &DockerConfig, spec: &SandboxSpec) -> String {
+    let allowed = |letter: char| letter.is_ascii_alphanumeric() || "._-".contains(letter);
+    let node = config.node.chars().map(|letter| if allowed(letter) { letter } else { '-' });
+    format!("polar-{}-{}", node.collect::<String>(), spec.name)
+}
+
+fn body(config: &DockerConfig, spec: &SandboxSpec) -> Result<ContainerCreateBody, SandboxError> {
+    let Some(image) = spec.image.clone().filter(|image| !image.is_empty()) else {
+        let message = "a Docker sandbox needs an `image`; for example \"debian:12\"";
+        return Err(SandboxError::new("make container", message));
+    };
+    if !spec.workdir.starts_with('/') || spec.workdir.split('/').any(|part| part == "..") {
+        let message = format!(
+            "`workdir` {:?} must be an absolute path without `..`; for example \"/workspace\"",
+            spec.workdir
+        );
+        return Err(SandboxError::new("make container", message));
+    }
+    let labels = [(NODE_LABEL, &config.node), (SANDBOX_LABEL, &spec.name)];
+    let labels = labels.map(|(label, value)| (label.to_owned(), value.clone()));
+    Ok(ContainerCreateBody {
+        image: Some(image),
+        entrypoint: Some(vec!["/bin/sh".into(), "-c".into(), HOLD.into()]),
+        cmd: Some(vec![]),
+        working_dir: Some("/".into()),
+        hostname: Some("sandbox".into()),
+        open_stdin: Some(true),
+        user: spec.user.clone(),
+        labels: Some(HashMap::from(labels)),
+        host_config: Some(host_config(config, spec)),
+        ..Default::default()
+    })
+}
+
+fn host_config(config: &DockerConfig, spec: &SandboxSpec) -> HostConfig {
+    let memory = spec.memory_mb.and_then(|mb| i64::try_from(mb.saturating_mul(1 << 20)).ok());
+    let network = match spec.network {
+        Network::None => "none",
+        Network::Open => "bridge",
+    };
+    let mounts = spec.read_only.iter().map(|folder| Mount {
+        typ: Some(MountType::BIND),
+        source: Some(folder.display().to_string()),
+        target: Some(folder.display().to_string()),
+        read_only: Some(true),
+        ..Default::default()
+    });
+    HostConfig {
+        network_mode: Some(network.into()),
+        mounts: Some(mounts.collect()),
+        cap_drop: Some(vec!["ALL".into()]),
+        security_opt: Some(vec!["no-new-privileges".into()]),
+        pids_limit: Some(i64::from(spec.pids.unwrap_or(config.pids))),
+        memory,
+        // No swap beside it.
+        memory_swap: memory,
+        nano_cpus: spec.cpus.map(|cpus| (cpus * 1e9) as i64),
+        // It prints nothing.
+        log_config: Some(HostConfigLogConfig { typ: Some("none".into()), config: None }),
+        restart_policy: Some(RestartPolicy {
+            name: Some(RestartPolicyNameEnum::NO),
+            maximum_retry_count: None,
+        }),
+        ..Default::default()
+    }
+}

@@ -1,0 +1,295 @@
+//! A Docker sandbox: commands, files and changes of one container.
+
+use super::container::{Command, Container, HOME};
+use super::daemon::{Attached, Output, Start};
+use crate::output::{LimitedFile, create_empty};
+use crate::registry::Registry;
+use crate::snapshot::{Limits, Snapshots};
+use crate::{Exec, ExecEnd, Sandbox, SandboxError, SandboxSpec, write};
+use async_trait::async_trait;
+use futures_util::StreamExt;
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::io::AsyncWriteExt;
+use tokio::sync::RwLock;
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout, timeout_at};
+use tokio_util::io::{StreamReader, SyncIoBridge};
+use tokio_util::sync::CancellationToken;
+
+/// Becomes the command, as a shell would start it.
+const BECOME: &str = r#"exec "$@""#;
+/// How often to ask whether a command has ended whose output stays open.
+const ASK: Duration = Duration::from_millis(500);
+/// How long the output of a dead command may take to be read to its end, and the daemon
+/// to notice that it ended.
+const DRAIN: Duration = Duration::from_secs(30);
+/// How long commands may take to end when the sandbox is destroyed.
+const END: Duration = Duration::from_secs(180);
+
+#[derive(Debug)]
+pub(super) struct DockerSandbox {
+    container: Arc<Container>,
+    registry: Registry,
+    spec: SandboxSpec,
+    /// On the host.
+    folder: PathBuf,
+    gateway_url: String,
+    snapshots: Snapshots,
+    /// Held for reading by every command, so that destroying can wait for them.
+    commands: RwLock<()>,
+    /// Ends every command.
+    ending: CancellationToken,
+    destroyed: AtomicBool,
+}
+
+impl DockerSandbox {
+    pub(super) fn new(
+        container: Arc<Container>,
+        registry: Registry,
+        spec: SandboxSpec,
+        folder: PathBuf,
+    ) -> DockerSandbox {
+        DockerSandbox {
+            gateway_url: format!("http://127.0.0.1:{}", container.gateway_port),
+            snapshots: Snapshots::new(folder.join("snapshots"), Limits::default()),
+            container,
+            registry,
+            spec,
+            folder,
+            commands: RwLock::new(()),
+            ending: CancellationToken::new(),
+            destroyed: AtomicBool::new(false),
+        }
+    }
+
+    async fn run(&self, exec: Exec) -> Result<ExecEnd, SandboxError> {
+        let deadline = Instant::now() + exec.timeout;
+        let start = self.start_of(&exec);
+        let Ok(started) = timeout_at(deadline, self.container.exec(start)).await else {
+            return Ok(ExecEnd::TimedOut);
+        };
+        let (Attached { id, mut output, mut input }, command) = started?;
+        let content = exec.stdin.unwrap_or_default();
+        let feed = async {
+            // A command that doesn't read it is no problem.
+            let _ = input.write_all(&content).await;
+            let _ = input.shutdown().await;
+            std::future::pending::<()>().await
+        };
+        let mut files = Files::create(&exec.stdout, &exec.stderr, exec.output_limit).await?;
+        let ended = tokio::select! {
+            ended = self.follow(&id, &mut output, &mut files) => Some(ended?),
+            () = feed => None,
+            () = tokio::time::sleep_until(deadline) => None,
+        };
+        let code = match ended {
+            Some(code) => end(command).await.map(|()| ExecEnd::Exited(code)),
+            None => command.kill().await.map(|()| ExecEnd::TimedOut),
+        }?;
+        let drained = timeout(DRAIN, files.keep_all(&mut output)).await;
+        drained.map_err(|_| SandboxError::retryable("keep output", "it has no end"))??;
+        files.finish().await?;
+        Ok(code)
+    }
+
+    /// Keeps output until the command has ended; gives its code.
+    async fn follow(
+        &self,
+        id: &str,
+        output: &mut Pieces,
+        files: &mut Files,
+    ) -> Result<i32, SandboxError> {
+        let daemon = &self.container.daemon;
+        let mut ask = interval(ASK);
+        ask.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut open = true;
+        let mut closed_at = None;
+        loop {
+            tokio::select! {
+                biased;
+                piece = output.next(), if open => match piece {
+                    Some(piece) => files.keep(piece?).await?,
+                    None => {
+                        open = false;
+                        closed_at = Some(Instant::now());
+                        ask = interval(ASK / 20);
+                    }
+                },
+                _ = ask.tick() => {
+                    if let Some(code) = daemon.exit_code(id).await? {
+                        return Ok(code);
+                    }
+                    if closed_at.is_some_and(|at: Instant| at.elapsed() > DRAIN) {
+                        return Err(SandboxError::retryable(
+                            "run command",
+                            "the Docker daemon let go of it; was it restarted?",
+                        ));
+                    }
+                }
+            }
+        }
+    }
+
+    fn start_of(&self, exec: &Exec) -> Start {
+        let mut env = BTreeMap::from([("HOME", HOME), ("LANG", "C.UTF-8"), ("TERM", "dumb")]);
+        env.extend(self.spec.env.iter().map(|(name, value)| (&**name, &**value)));
+        env.extend(exec.env.iter().map(|(name, value)| (&**name, &**value)));
+        let argv = ["/bin/sh", "-c", BECOME, "sh"].map(str::to_owned);
+        Start {
+            argv: argv.into_iter().chain(exec.argv.iter().cloned()).collect(),
+            env: env.into_iter().map(|(name, value)| format!("{name}={value}")).collect(),
+            workdir: Some(self.inside(exec.workdir.as_deref().unwrap_or_default())),
+            stdin: true,
+        }
+    }
+
+    fn inside(&self, path: &str) -> String {
+        Path::new(&self.spec.workdir).join(path).display().to_string()
+    }
+
+    async fn take_snapshot(&self, name: &'static str) -> Result<(), SandboxError> {
+        std::fs::create_dir_all(&self.folder)
+            .map_err(|problem| SandboxError::retryable("compare work folder", problem))?;
+        let path = format!("{}/.", self.spec.workdir.trim_end_matches('/'));
+        let daemon = &self.container.daemon;
+        let archive = daemon.download(&self.container.id, path).await?;
+        let archive = SyncIoBridge::new(StreamReader::new(Box::pin(archive)));
+        self.snapshots.take(name, move |sink| super::snapshot::read(archive, sink)).await
+    }
+}
+
+async fn end(command: Command) -> Result<(), SandboxError> {
+    command.end().await
+}
+
+#[async_trait]
+impl Sandbox for DockerSandbox {
+    fn name(&self) -> &str {
+        &self.spec.name
+    }
+
+    fn home(&self) -> &str {
+        HOME
+    }
+
+    fn workdir(&self) -> &str {
+        &self.spec.workdir
+    }
+
+    fn gateway_url(&self) -> &str {
+        &self.gateway_url
+    }
+
+    async fn write_file(
+        &self,
+        path: &str,
+        content: &[u8],
+        executable: bool,
+    ) -> Result<(), SandboxError> {
+        write::write_file(self, &self.inside(path), content, executable).await
+    }
+
+    async fn exec(&self, exec: Exec) -> Result<ExecEnd, SandboxError> {
+        let _running = self.commands.read().await;
+        create_empty(&exec).await?;
+        tokio::select! {
+            biased;
+            () = self.ending.cancelled() => {
+                Err(SandboxError::new("run command", "the sandbox is destroyed"))
+            }
+            end = self.run(exec) => end,
+        }
+    }
+
+    async fn mark_base(&self) -> Result<(), SandboxError> {
+        self.take_snapshot("base").await
+    }
+
+    async fn diff(&self) -> Result<Vec<u8>, SandboxError> {
+        self.take_snapshot("now").await?;
+        self.snapshots.patch("base", "now").await
+    }
+
+    async fn destroy(&self) -> Result<(), SandboxError> {
+        self.ending.cancel();
+        let waited = timeout(END, self.commands.write()).await;
+        let Ok(_none_running) = waited else {
+            return Err(SandboxError::retryable("destroy sandbox", "a command does not end"));
+        };
+        if self.destroyed.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        self.container.daemon.remove(&self.container.id).await?;
+        forget(&self.registry, &self.spec.name, &self.folder)?;
+        self.destroyed.store(true, Ordering::Release);
+        Ok(())
+    }
+}
+
+impl Drop for DockerSandbox {
+    fn drop(&mut self) {
+        // From now on it is the sweep's.
+        if !self.destroyed.load(Ordering::Acquire) {
+            self.registry.give_up(&self.spec.name);
+        }
+    }
+}
+
+/// Removes what is on the host and strikes the sandbox off.
+pub(super) fn forget(registry: &Registry, name: &str, folder: &Path) -> Result<(), SandboxError> {
+    let removed = match std::fs::remove_dir_all(folder) {
+        Err(problem) if problem.kind() != io::ErrorKind::NotFound => Err(problem),
+        _ => registry.remove(name),
+    };
+    removed.map_err(|problem| {
+        let message = format!("cannot remove {}: {problem}", folder.display());
+        SandboxError::retryable("forget sandbox", message)
+    })
+}
+
+type Pieces =
+    std::pin::Pin<Box<dyn futures_util::Stream<Item = Result<Output, SandboxError>> + Send>>;
+
+/// Both outputs of a command.
+struct Files {
+    stdout: LimitedFile,
+    stderr: LimitedFile,
+}
+
+impl Files {
+    async fn create(stdout: &Path, stderr: &Path, limit: u64) -> Result<Files, SandboxError> {
+        let create = async || {
+            let stdout = LimitedFile::create(stdout, limit).await?;
+            Ok(Files { stdout, stderr: LimitedFile::create(stderr, limit).await? })
+        };
+        create().await.map_err(not_kept)
+    }
+
+    async fn keep(&mut self, piece: Output) -> Result<(), SandboxError> {
+        let kept = match piece {
+            Output::Stdout(bytes) => self.stdout.write(&bytes).await,
+            Output::Stderr(bytes) => self.stderr.write(&bytes).await,
+        };
+        kept.map_err(not_kept)
+    }
+
+    async fn keep_all(&mut self, output: &mut Pieces) -> Result<(), SandboxError> {
+        while let Some(piece) = output.next().await {
+            self.keep(piece?).await?;
+        }
+        Ok(())
+    }
+
+    async fn finish(self) -> Result<(), SandboxError> {
+        self.stdout.finish().await.map_err(not_kept)?;
+        self.stderr.finish().await.map_err(not_kept)
+    }
+}
+
+fn not_kept(problem: io::Error) -> SandboxError {
+    SandboxError::retryable("keep output", problem)
+}

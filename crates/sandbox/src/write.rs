@@ -1,0 +1,41 @@
+//! Writing a file by a command inside, so that links lead nowhere else than for any
+//! other command, and the file belongs to the user that commands run as.
+
+use crate::{Exec, ExecEnd, Sandbox, SandboxError};
+use std::time::Duration;
+
+/// How long it may take.
+const LONGEST: Duration = Duration::from_secs(120);
+/// Writes its stdin to `$1` with the mode `$2`.
+const SCRIPT: &str = r#"mkdir -p -- "$(dirname -- "$1")" && cat >"$1" && chmod "$2" "$1""#;
+
+/// Writes to an absolute path.
+pub(crate) async fn write_file(
+    sandbox: &dyn Sandbox,
+    path: &str,
+    content: &[u8],
+    executable: bool,
+) -> Result<(), SandboxError> {
+    let action = format!("write {path}");
+    let failed = |problem: std::io::Error| SandboxError::retryable(&action, problem);
+    let said = tempfile::NamedTempFile::new().map_err(failed)?;
+    let mode = if executable { "755" } else { "644" };
+    let exec = Exec {
+        argv: ["/bin/sh", "-c", SCRIPT, "sh", path, mode].map(str::to_owned).to_vec(),
+        workdir: None,
+        env: Default::default(),
+        stdin: Some(content.to_vec()),
+        timeout: LONGEST,
+        stdout: "/dev/null".into(),
+        stderr: said.path().to_owned(),
+        output_limit: 4096,
+    };
+    match sandbox.exec(exec).await? {
+        ExecEnd::Exited(0) => Ok(()),
+        ExecEnd::TimedOut => Err(SandboxError::retryable(&action, "took too long")),
+        ExecEnd::Exited(_) => {
+            let said = tokio::fs::read(said.path()).await.map_err(failed)?;
+            Err(SandboxError::new(&action, String::from_utf8_lossy(&said).trim()))
+        }
+    }
+}
