@@ -3,11 +3,33 @@
 //! An adapter knows how its engine takes a chat request, how it gives token ids and
 //! logprobs back, and which of its habits would corrupt training data. It owns no
 //! session state. Dropping the stream of a generation cancels it in the engine.
+//!
+//! [`connect`] finds out which engine answers at a URL, makes the adapter, and lets it
+//! generate once unary and once streamed, so that an engine that cannot give what training
+//! needs is refused with what to change, before any session runs.
+
+mod chat_reply;
+mod connect;
+mod error;
+mod llama_cpp;
+mod probe;
+mod reply_stream;
+mod request_body;
+mod sglang;
+mod tokens;
+mod transport;
+mod vllm;
+mod weight_version;
+
+pub use connect::{EngineOptions, connect, probe};
+pub use error::EngineError;
+pub use probe::{Check, Outcome, ProbeError, ProbeReport};
+pub use transport::Timeouts;
 
 use async_trait::async_trait;
 use futures_util::Stream;
 use polar_convo::{FinishReason, ReplyEvent, Request, Usage};
-use polar_types::{ErrorClass, WeightSpan};
+use polar_types::WeightSpan;
 use serde::{Deserialize, Serialize};
 use std::pin::Pin;
 
@@ -89,20 +111,6 @@ pub struct EngineEnd {
     pub weight_versions: Vec<WeightSpan>,
     /// Whatever else the engine said and a trainer might want.
     pub extra: serde_json::Map<String, serde_json::Value>,
-}
-
-/// Why a generation or a question failed.
-#[derive(Debug, Clone, thiserror::Error)]
-#[error("{message}")]
-pub struct EngineError {
-    /// What kind.
-    pub class: ErrorClass,
-    /// What happened and what to do about it.
-    pub message: String,
-    /// HTTP status of the engine, when it answered.
-    pub status: Option<u16>,
-    /// Seconds after which the engine wants to be asked again.
-    pub retry_after: Option<f64>,
 }
 
 /// Events of one generation. Dropping it cancels the generation.

@@ -1,0 +1,288 @@
+//! From a URL to a checked engine: which one it is, which model it serves, and whether it
+//! gives what training needs.
+
+use crate::llama_cpp::LlamaCpp;
+use crate::probe::{self, ProbeError, ProbeReport};
+use crate::sglang::{MODEL_INFO, Sglang};
+use crate::transport::{Timeouts, Transport};
+use crate::vllm::{CHAT, Vllm, WEIGHT_INFO};
+use crate::{Engine, EngineError, EngineInfo, EngineKind};
+use polar_types::ErrorClass;
+use serde::Deserialize;
+use serde_json::json;
+use std::sync::Arc;
+
+/// What to know about an engine before asking it.
+#[derive(Debug, Clone, Default)]
+pub struct EngineOptions {
+    /// Which engine it is; found out when absent.
+    pub kind: Option<EngineKind>,
+    /// Served model name; the first served model when absent.
+    pub model: Option<String>,
+    /// Sent as a bearer token.
+    pub api_key: Option<String>,
+    /// Ids are in `0..vocab_size`; found out when absent.
+    pub vocab_size: Option<u32>,
+    /// How long to wait for what.
+    pub timeouts: Timeouts,
+}
+
+/// Connects to the engine at `url` and lets it generate, see [`probe`].
+pub async fn connect(url: &str, options: EngineOptions) -> Result<Arc<dyn Engine>, ProbeError> {
+    probe(url, options).await.map(|(engine, _)| engine)
+}
+
+/// Connects to the engine at `url`, lets it generate once unary and once streamed, and
+/// says what was checked. An engine whose ids or logprobs cannot be trained on is an
+/// error that says what to change.
+pub async fn probe(
+    url: &str,
+    options: EngineOptions,
+) -> Result<(Arc<dyn Engine>, ProbeReport), ProbeError> {
+    let transport = Transport::new(url, options.api_key.as_deref(), options.timeouts)?;
+    let served: Models = transport.get("/v1/models").await.map_err(not_an_engine)?;
+    let model = served.choose(options.model.as_deref())?;
+    let kind = match options.kind {
+        Some(kind) => kind,
+        None => detect(&transport, model).await?,
+    };
+    let info = describe(kind, &transport, model, options.vocab_size).await;
+    let parses_tools = parses_tools(kind, &transport).await;
+    let engine = adapter(transport, info);
+    let report = probe::run(engine.as_ref(), parses_tools).await?;
+    let engine = with_measured_mode(engine, &report);
+    Ok((engine, report))
+}
+
+/// An engine and its info, before it is shared.
+pub(crate) enum Adapter {
+    Vllm(Vllm),
+    Sglang(Sglang),
+    LlamaCpp(LlamaCpp),
+}
+
+impl Adapter {
+    pub(crate) fn as_ref(&self) -> &dyn Engine {
+        match self {
+            Self::Vllm(engine) => engine,
+            Self::Sglang(engine) => engine,
+            Self::LlamaCpp(engine) => engine,
+        }
+    }
+}
+
+fn adapter(transport: Transport, info: EngineInfo) -> Adapter {
+    match info.kind {
+        EngineKind::Vllm => Adapter::Vllm(Vllm { transport, info }),
+        EngineKind::Sglang => Adapter::Sglang(Sglang { transport, info }),
+        EngineKind::LlamaCpp => Adapter::LlamaCpp(LlamaCpp { transport, info }),
+    }
+}
+
+/// The probe measures what logprobs mean; from here on the engine says so.
+fn with_measured_mode(adapter: Adapter, report: &ProbeReport) -> Arc<dyn Engine> {
+    let info = report.info.clone();
+    match adapter {
+        Adapter::Vllm(engine) => Arc::new(Vllm { info, ..engine }),
+        Adapter::Sglang(engine) => Arc::new(Sglang { info, ..engine }),
+        Adapter::LlamaCpp(engine) => Arc::new(LlamaCpp { info, ..engine }),
+    }
+}
+
+#[derive(Deserialize)]
+struct Models {
+    data: Vec<Model>,
+}
+
+#[derive(Deserialize)]
+struct Model {
+    id: String,
+    #[serde(default)]
+    owned_by: Option<String>,
+    /// vLLM: the base model of a LoRA adapter.
+    #[serde(default)]
+    parent: Option<String>,
+    #[serde(default)]
+    max_model_len: Option<u64>,
+    /// llama.cpp.
+    #[serde(default)]
+    meta: Option<LlamaMeta>,
+}
+
+#[derive(Deserialize)]
+struct LlamaMeta {
+    #[serde(default)]
+    n_vocab: Option<u32>,
+}
+
+impl Models {
+    fn choose(&self, asked: Option<&str>) -> Result<&Model, ProbeError> {
+        let found = match asked {
+            Some(name) => self.data.iter().find(|model| model.id == name),
+            None => self.data.iter().find(|model| model.parent.is_none()),
+        };
+        found.ok_or_else(|| ProbeError::NoSuchModel {
+            asked: asked.map(str::to_owned),
+            served: self.data.iter().map(|model| model.id.clone()).collect(),
+        })
+    }
+}
+
+fn not_an_engine(error: EngineError) -> ProbeError {
+    match error.class {
+        ErrorClass::NotFound => ProbeError::Engine(EngineError {
+            message: format!(
+                "no OpenAI-style inference server answers there: /v1/models says {}",
+                error.message
+            ),
+            ..error
+        }),
+        _ => ProbeError::Engine(error),
+    }
+}
+
+async fn detect(transport: &Transport, model: &Model) -> Result<EngineKind, ProbeError> {
+    match model.owned_by.as_deref() {
+        Some("vllm") => return Ok(EngineKind::Vllm),
+        Some("sglang") => return Ok(EngineKind::Sglang),
+        Some("llamacpp") => return Ok(EngineKind::LlamaCpp),
+        _ => {}
+    }
+    // A name of its own, for example behind a router: ask for pages only one of them has.
+    if transport.answers("/props").await.is_ok() {
+        Ok(EngineKind::LlamaCpp)
+    } else if transport.answers(MODEL_INFO.0).await.is_ok() {
+        Ok(EngineKind::Sglang)
+    } else if transport.answers("/version").await.is_ok() {
+        Ok(EngineKind::Vllm)
+    } else {
+        Err(ProbeError::UnknownKind { url: transport.base().to_owned() })
+    }
+}
+
+async fn describe(
+    kind: EngineKind,
+    transport: &Transport,
+    model: &Model,
+    vocab_size: Option<u32>,
+) -> EngineInfo {
+    let mut info = EngineInfo {
+        kind,
+        url: transport.base().to_owned(),
+        version: None,
+        model: model.id.clone(),
+        context_window: model.max_model_len,
+        vocab_size: vocab_size.or(model.meta.as_ref().and_then(|meta| meta.n_vocab)),
+        logprob_mode: "raw".to_owned(),
+        weight_version: None,
+    };
+    match kind {
+        EngineKind::Vllm => {
+            let version: Option<Version> = transport.get("/version").await.ok();
+            info.version = version.and_then(|page| page.version);
+            info.weight_version = WEIGHT_INFO.ask(transport).await;
+        }
+        EngineKind::Sglang => {
+            let version: Option<Version> = transport.get("/server_info").await.ok();
+            info.version = version.and_then(|page| page.version);
+            info.weight_version = MODEL_INFO.ask(transport).await;
+            info.logprob_mode = "temperature".to_owned();
+        }
+        EngineKind::LlamaCpp => {
+            if let Ok(props) = transport.get::<LlamaProps>("/props").await {
+                info.version = props.build_info;
+                info.context_window = props.default_generation_settings.n_ctx;
+            }
+        }
+    }
+    if info.vocab_size.is_none() {
+        info.vocab_size = vocab_size_by_refusal(transport, &model.id).await;
+    }
+    info
+}
+
+/// Only SGLang takes tools without being able to parse calls of them.
+async fn parses_tools(kind: EngineKind, transport: &Transport) -> bool {
+    #[derive(Deserialize)]
+    struct Page {
+        tool_call_parser: Option<String>,
+    }
+    if kind != EngineKind::Sglang {
+        return true;
+    }
+    let page = transport.get::<Page>(MODEL_INFO.0).await;
+    page.is_ok_and(|page| page.tool_call_parser.is_some())
+}
+
+#[derive(Deserialize)]
+struct Version {
+    #[serde(default)]
+    version: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct LlamaProps {
+    #[serde(default)]
+    build_info: Option<String>,
+    #[serde(default)]
+    default_generation_settings: LlamaSettings,
+}
+
+#[derive(Deserialize, Default)]
+struct LlamaSettings {
+    #[serde(default)]
+    n_ctx: Option<u64>,
+}
+
+/// Neither vLLM nor SGLang tells its vocabulary's size, but both name it when they refuse a
+/// bias on a token that cannot exist. A negative id is refused by every version; one that is
+/// too large has killed some.
+async fn vocab_size_by_refusal(transport: &Transport, model: &str) -> Option<u32> {
+    let body = json!({
+        "model": model,
+        "messages": [{"role": "user", "content": "Hello"}],
+        "max_tokens": 1,
+        "logit_bias": {"-1": 0},
+    });
+    let refusal = transport.ask::<serde_json::Value>(CHAT, &body).await.err()?.message;
+    vocab_size_in(&refusal)
+}
+
+fn vocab_size_in(refusal: &str) -> Option<u32> {
+    let number = |tail: &str| -> Option<u32> {
+        let end = tail.find(|c: char| !c.is_ascii_digit()).unwrap_or(tail.len());
+        tail[..end].parse().ok()
+    };
+    if let Some((_, tail)) = refusal.split_once("Vocabulary size: ") {
+        return number(tail);
+    }
+    // SGLang names the largest id.
+    let (_, tail) = refusal.split_once("keys in [0, ")?;
+    number(tail)?.checked_add(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_vocabulary_is_read_from_refusals() {
+        let vllm = "token_id(s) [-1] in logit_bias contain out-of-vocab token ids. Vocabulary size: 2048 (HTTP 400)";
+        assert_eq!(vocab_size_in(vllm), Some(2048));
+        let sglang = "logit_bias must has keys in [0, 1023], got -1. (HTTP 400)";
+        assert_eq!(vocab_size_in(sglang), Some(1024));
+        assert_eq!(vocab_size_in("logit_bias is not supported"), None);
+    }
+
+    #[test]
+    fn adapters_are_not_taken_for_the_model() {
+        let served: Models = serde_json::from_value(json!({"data": [
+            {"id": "lora", "parent": "base"}, {"id": "base", "parent": null},
+        ]}))
+        .unwrap();
+        assert_eq!(served.choose(None).unwrap().id, "base");
+        assert_eq!(served.choose(Some("lora")).unwrap().id, "lora");
+        let error = served.choose(Some("other")).err().unwrap().to_string();
+        assert!(error.contains("other") && error.contains("lora, base"), "{error}");
+    }
+}

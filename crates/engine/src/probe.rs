@@ -1,0 +1,371 @@
+//! What an engine must be able to do before sessions run on it, checked by doing it.
+//!
+//! The probe generates through the adapter itself, so what is checked is the very path that
+//! records later: a whole reply, a streamed reply with a tool offered, and what a logprob
+//! means on this engine.
+
+use crate::{Engine, EngineError, EngineEvent, EngineInfo, EngineKind, GenerateRequest};
+use futures_util::StreamExt;
+use polar_convo::{Dialect, Message, Request, Role, Tool};
+use polar_types::ErrorClass;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::fmt;
+
+/// What was found out about an engine.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ProbeReport {
+    /// The engine.
+    pub info: EngineInfo,
+    /// What was checked, in order.
+    pub checks: Vec<Check>,
+}
+
+/// One thing that was checked.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Check {
+    /// What, for example `streamed reply: logprobs`.
+    pub name: String,
+    /// With which outcome.
+    pub outcome: Outcome,
+    /// What was seen.
+    pub detail: String,
+    /// What to change, unless it passed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub advice: Option<String>,
+}
+
+/// How a check ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// As needed.
+    Passed,
+    /// Usable with a limit that `detail` names.
+    Warning,
+    /// Training data would be wrong or empty.
+    Failed,
+}
+
+/// Why an engine cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ProbeError {
+    /// It does not answer as an inference server does.
+    #[error("{0}")]
+    Engine(#[from] EngineError),
+    /// It is none of the engines that are known.
+    #[error(
+        "cannot tell which engine answers at {url}; say whether it is vllm, sglang or llama_cpp"
+    )]
+    UnknownKind {
+        /// Where it answers.
+        url: String,
+    },
+    /// It does not serve the model.
+    #[error("{}", no_such_model(asked.as_deref(), served))]
+    NoSuchModel {
+        /// What was asked for.
+        asked: Option<String>,
+        /// What it serves.
+        served: Vec<String>,
+    },
+    /// It generates, but not so that its replies can be trained on.
+    #[error("{0}")]
+    Unfit(Box<ProbeReport>),
+}
+
+fn no_such_model(asked: Option<&str>, served: &[String]) -> String {
+    match asked {
+        Some(name) => format!("the engine does not serve `{name}` but {}", served.join(", ")),
+        None => "the engine serves no model; start it with one".to_owned(),
+    }
+}
+
+impl fmt::Display for ProbeReport {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "the engine at {} ({})", self.info.url, self.info.kind.name())?;
+        let wrong = self.checks.iter().filter(|check| check.outcome != Outcome::Passed);
+        for check in wrong {
+            write!(out, "\n- {}: {}", check.name, check.detail)?;
+            if let Some(advice) = &check.advice {
+                write!(out, "; {advice}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Runs all checks. An engine that fails one is an error that holds the report.
+/// `parses_tools` says whether calls of a tool come back as calls.
+pub(crate) async fn run(
+    engine: &dyn Engine,
+    parses_tools: bool,
+) -> Result<ProbeReport, ProbeError> {
+    let mut probe = Probe { engine, info: engine.info().clone(), checks: Vec::new() };
+    probe.describe();
+    let whole = probe.generate("whole reply", request(false, false)).await?;
+    probe.check_tokens("whole reply", &whole);
+    probe.streamed(parses_tools).await?;
+    if probe.info.kind != EngineKind::LlamaCpp {
+        probe.measure_logprob_mode(&whole).await;
+    }
+    let report = ProbeReport { info: probe.info, checks: probe.checks };
+    match report.checks.iter().any(|check| check.outcome == Outcome::Failed) {
+        true => Err(ProbeError::Unfit(Box::new(report))),
+        false => Ok(report),
+    }
+}
+
+struct Probe<'a> {
+    engine: &'a dyn Engine,
+    info: EngineInfo,
+    checks: Vec<Check>,
+}
+
+/// Everything one generation gave.
+#[derive(Default)]
+struct Generation {
+    prompt_ids: Option<Vec<u32>>,
+    ids: Vec<u32>,
+    logprobs: Vec<Option<f32>>,
+    prompt_tokens: u64,
+    completion_tokens: u64,
+}
+
+/// Enough tokens to see a sequence, few enough for a slow engine.
+const TOKENS: u64 = 6;
+
+/// Logarithms of floats come out a little above zero for a probability of one.
+const LOGPROB_SLACK: f32 = 1e-3;
+
+fn request(stream: bool, tool: bool) -> Request {
+    let mut request = Request::new(Dialect::Chat, "");
+    request.messages = vec![Message::text(Role::User, "Say hello.")];
+    request.sampling.max_tokens = Some(TOKENS);
+    request.sampling.temperature = Some(0.0);
+    request.stream = stream;
+    if tool {
+        request.tools = vec![Tool {
+            name: "get_time".to_owned(),
+            description: Some("Tells the time in a city.".to_owned()),
+            parameters: json!({
+                "type": "object",
+                "properties": {"city": {"type": "string"}},
+                "required": ["city"],
+            }),
+            rest: serde_json::Map::new(),
+        }];
+    }
+    request
+}
+
+impl Probe<'_> {
+    fn pass(&mut self, name: impl Into<String>, detail: impl Into<String>) {
+        self.add(name, Outcome::Passed, detail, None);
+    }
+
+    fn add(
+        &mut self,
+        name: impl Into<String>,
+        outcome: Outcome,
+        detail: impl Into<String>,
+        advice: Option<&str>,
+    ) {
+        self.checks.push(Check {
+            name: name.into(),
+            outcome,
+            detail: detail.into(),
+            advice: advice.map(str::to_owned),
+        });
+    }
+
+    fn describe(&mut self) {
+        let version = self.info.version.as_deref().unwrap_or("of unknown version");
+        let detail = format!("{} {version} serves {}", self.info.kind.name(), self.info.model);
+        self.pass("engine", detail);
+        match self.info.vocab_size {
+            Some(size) => self.pass("vocabulary", format!("{size} ids")),
+            None => self.add(
+                "vocabulary",
+                Outcome::Warning,
+                "its size is unknown, so ids outside it are not noticed",
+                Some("set the engine's vocab_size"),
+            ),
+        }
+        match self.info.context_window {
+            Some(window) => self.pass("context window", format!("{window} tokens")),
+            None => self.add("context window", Outcome::Warning, "unknown", None),
+        }
+    }
+
+    async fn generate(&self, name: &str, request: Request) -> Result<Generation, EngineError> {
+        let request_id = format!("polar-probe-{}", name.replace(' ', "-"));
+        let mut stream = self.engine.generate(GenerateRequest { request, request_id }).await?;
+        let mut generation = Generation::default();
+        while let Some(event) = stream.next().await {
+            match event? {
+                EngineEvent::PromptIds(ids) => generation.prompt_ids = Some(ids),
+                EngineEvent::Chunk { ids, logprobs, .. } => {
+                    generation.ids.extend(ids);
+                    generation.logprobs.extend(logprobs);
+                }
+                EngineEvent::End(end) => {
+                    generation.prompt_tokens = end.usage.prompt_tokens;
+                    generation.completion_tokens = end.usage.completion_tokens;
+                }
+            }
+        }
+        Ok(generation)
+    }
+
+    /// With a tool if the engine takes tools, else without.
+    async fn streamed(&mut self, parses_tools: bool) -> Result<(), EngineError> {
+        let advice = Some(self.info.kind.tool_advice());
+        let with_tool = match self.generate("streamed with a tool", request(true, true)).await {
+            Ok(generation) if parses_tools => {
+                self.pass("tools", "taken");
+                generation
+            }
+            Ok(generation) => {
+                self.add("tools", Outcome::Warning, "calls come back as text", advice);
+                generation
+            }
+            Err(error) if error.class == ErrorClass::Invalid => {
+                self.add("tools", Outcome::Warning, error.message, advice);
+                self.generate("streamed", request(true, false)).await?
+            }
+            Err(error) => return Err(error),
+        };
+        self.check_tokens("streamed reply", &with_tool);
+        Ok(())
+    }
+
+    fn check_tokens(&mut self, name: &str, generation: &Generation) {
+        let advice = Some(self.info.kind.id_advice());
+        let problem = match &generation.prompt_ids {
+            None => Some("the engine does not give the prompt's ids".to_owned()),
+            Some(ids) => count_problem("prompt", ids.len(), generation.prompt_tokens),
+        };
+        self.settle(format!("{name}: prompt ids"), problem, generation.prompt_tokens, advice);
+        let problem = match generation.ids.len() {
+            0 => Some("the engine does not give the sampled ids".to_owned()),
+            given => count_problem("sampled", given, generation.completion_tokens),
+        };
+        let sampled = generation.completion_tokens;
+        self.settle(format!("{name}: sampled ids"), problem, sampled, advice);
+        let problem = self.logprob_problem(generation);
+        let advice = Some(self.info.kind.logprob_advice());
+        self.settle(format!("{name}: logprobs"), problem, sampled, advice);
+    }
+
+    fn settle(&mut self, name: String, problem: Option<String>, seen: u64, advice: Option<&str>) {
+        match problem {
+            None => self.pass(name, format!("{seen}, as counted")),
+            Some(problem) => self.add(name, Outcome::Failed, problem, advice),
+        }
+    }
+
+    fn logprob_problem(&self, generation: &Generation) -> Option<String> {
+        let given: Vec<f32> = generation.logprobs.iter().copied().flatten().collect();
+        // llama.cpp has none for tokens inside a character; the others have one for each.
+        let enough = match self.info.kind {
+            EngineKind::LlamaCpp => !given.is_empty(),
+            _ => given.len() == generation.ids.len(),
+        };
+        if !enough {
+            return Some(format!("{} for {} ids", given.len(), generation.ids.len()));
+        }
+        let wrong =
+            given.iter().find(|logprob| !logprob.is_finite() || **logprob > LOGPROB_SLACK)?;
+        Some(format!("{wrong} is not the logarithm of a probability"))
+    }
+
+    /// Forces an unlikely token by a bias: where logprobs are taken before the bias it stays
+    /// unlikely, where they are taken after it, it is certain.
+    async fn measure_logprob_mode(&mut self, whole: &Generation) {
+        const CERTAIN: f32 = -0.1;
+        let Some(likely) = whole.ids.first() else { return };
+        let forced = if *likely == 0 { 1 } else { likely - 1 };
+        let mut request = request(false, false);
+        request.sampling.max_tokens = Some(1);
+        request.sampling.temperature = Some(1.0);
+        request.rest.insert("logit_bias".into(), bias(forced));
+        let generation = self.generate("logprob mode", request).await;
+        let seen = generation.ok().and_then(|g| Some((*g.ids.first()?, (*g.logprobs.first()?)?)));
+        match seen {
+            Some((id, logprob)) if id == forced => {
+                self.info.logprob_mode = self.info.kind.logprob_mode(logprob > CERTAIN).to_owned();
+                let detail = format!("{} (measured)", self.info.logprob_mode);
+                self.pass("logprob mode", detail);
+            }
+            _ => {
+                let detail = format!("taken for {}, could not be measured", self.info.logprob_mode);
+                self.add("logprob mode", Outcome::Warning, detail, None);
+            }
+        }
+    }
+}
+
+fn bias(id: u32) -> Value {
+    let mut bias = serde_json::Map::new();
+    bias.insert(id.to_string(), json!(100));
+    Value::Object(bias)
+}
+
+fn count_problem(what: &str, given: usize, counted: u64) -> Option<String> {
+    (given as u64 != counted)
+        .then(|| format!("the engine counts {counted} {what} tokens but gives {given} ids"))
+}
+
+impl EngineKind {
+    /// Its name as people write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Vllm => "vLLM",
+            Self::Sglang => "SGLang",
+            Self::LlamaCpp => "llama.cpp",
+        }
+    }
+
+    fn logprob_mode(self, after_bias: bool) -> &'static str {
+        match (self, after_bias) {
+            (_, false) => "raw",
+            (Self::Sglang, true) => "temperature",
+            (_, true) => "processed",
+        }
+    }
+
+    fn id_advice(self) -> &'static str {
+        match self {
+            Self::Vllm => {
+                "update vLLM to a version with return_token_ids in chat completions (tested: 0.32.0)"
+            }
+            Self::Sglang => {
+                "update SGLang to a version with return_token_ids and sglext ids (tested: 0.5.23)"
+            }
+            Self::LlamaCpp => {
+                "start llama-server with --jinja, and update it if that does not help (tested: b10434)"
+            }
+        }
+    }
+
+    fn logprob_advice(self) -> &'static str {
+        match self {
+            Self::Vllm => {
+                "start vLLM without --max-logprobs 0 and with --logprobs-mode raw_logprobs"
+            }
+            Self::Sglang => "update SGLang (tested: 0.5.23)",
+            Self::LlamaCpp => "update llama-server (tested: b10434)",
+        }
+    }
+
+    fn tool_advice(self) -> &'static str {
+        match self {
+            Self::Vllm => {
+                "for agents with tools start vLLM with --enable-auto-tool-choice --tool-call-parser NAME"
+            }
+            Self::Sglang => "for agents with tools start SGLang with --tool-call-parser NAME",
+            Self::LlamaCpp => "for agents with tools start llama-server with --jinja",
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! The body of a chat completion, before an adapter adds how its engine returns ids.
+
+use polar_convo::{Request, chat_messages, chat_tools, encode_engine_chat};
+use serde_json::{Map, Value, json};
+
+/// Fields that change what comes back to Polar. A harness cannot set them; each adapter
+/// sets its own.
+const POLARS_OWN: &[&str] = &[
+    "echo",
+    "include_reasoning",
+    "logprobs",
+    "n",
+    "prompt_logprobs",
+    "return_meta_info",
+    "return_prompt_token_ids",
+    "return_token_ids",
+    "return_tokens_as_token_ids",
+    "separate_reasoning",
+    "stream_options",
+    "stream_reasoning",
+    "top_logprobs",
+    "verbose",
+];
+
+/// The request for the served model, with logprobs of the sampled tokens.
+pub(crate) fn chat_body(request: &Request, model: &str, stream: bool) -> Map<String, Value> {
+    let mut body = encode_engine_chat(request);
+    for name in POLARS_OWN {
+        body.remove(*name);
+    }
+    body.insert("model".into(), model.into());
+    body.insert("stream".into(), stream.into());
+    if stream {
+        body.insert("stream_options".into(), json!({"include_usage": true}));
+    }
+    body.insert("logprobs".into(), true.into());
+    body.insert("top_logprobs".into(), 0.into());
+    body
+}
+
+/// The prompt alone, as the engines' `/tokenize` and `/apply-template` take it.
+pub(crate) fn prompt_body(request: &Request, model: &str) -> Map<String, Value> {
+    /// What changes how a prompt is rendered.
+    const RENDERING: &[&str] = &[
+        "add_generation_prompt",
+        "chat_template",
+        "chat_template_kwargs",
+        "continue_final_message",
+        "documents",
+        "reasoning_effort",
+    ];
+    let mut body = Map::new();
+    body.insert("model".into(), model.into());
+    body.insert("messages".into(), chat_messages(request).into());
+    if !request.tools.is_empty() {
+        body.insert("tools".into(), chat_tools(request).into());
+    }
+    for name in RENDERING {
+        if let Some(value) = request.rest.get(*name) {
+            body.insert((*name).into(), value.clone());
+        }
+    }
+    body
+}
+
+/// Whether as many tokens were sampled as the request or the context window allows.
+pub(crate) fn at_limit(
+    max_tokens: Option<u64>,
+    context_window: Option<u64>,
+    usage: polar_convo::Usage,
+) -> bool {
+    let room = context_window.map(|window| window.saturating_sub(usage.prompt_tokens));
+    [max_tokens, room]
+        .into_iter()
+        .flatten()
+        .min()
+        .is_some_and(|most| usage.completion_tokens >= most)
+}

