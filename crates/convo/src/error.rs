@@ -102,7 +102,9 @@ pub fn error_response(dialect: Dialect, error: &ApiError) -> ErrorResponse {
         headers.push(("retry-after", seconds.to_string()));
     }
     // Read by the official SDKs and programs built on them; without it they also repeat 409,
-    // and 401 in the case of Claude Code.
-    headers.push(("x-should-retry", error.class.is_retryable().to_string()));
+    // and 401 in the case of Claude Code. After a fault of Polar's own they decide themselves.
+    if error.class != ErrorClass::Internal {
+        headers.push(("x-should-retry", error.class.is_retryable().to_string()));
+    }
     ErrorResponse { status, headers, body }
 }

@@ -32,6 +32,12 @@ impl OpenCall {
         if !request.losses.is_empty() {
             extra.insert("losses".to_owned(), json!(request.losses));
         }
+        // What else the engine was told, and what it was not told.
+        for (name, fields) in [("carried", &request.rest), ("unsent", &request.unsent)] {
+            if !fields.is_empty() {
+                extra.insert(name.to_owned(), json!(fields));
+            }
+        }
         Self {
             dialect: request.dialect,
             stream: request.stream,
