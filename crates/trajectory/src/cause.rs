@@ -177,14 +177,12 @@ impl<'a> Pair<'a> {
         shared.any(|number| !messages::is_header(&self.causes.session.message(*number)))
     }
 
-    /// Most templates render tools in front of the conversation, where a change shows in the
+    /// Templates render tools into the front of a conversation, so a change shows in the
     /// prompt that the lineage began with.
     fn tools_differ_at_the_front(&self) -> bool {
-        self.tools_differ() && self.shared < self.causes.first_prompt[self.before as usize]
-    }
-
-    fn tools_differ(&self) -> bool {
-        self.causes.call(self.before).tools_number() != self.after.tools_number()
+        let before = self.causes.call(self.before);
+        let front = self.causes.first_prompt[self.before as usize];
+        before.tools_number() != self.after.tools_number() && self.shared < front
     }
 
     fn cause_at_turn(&self) -> ForkCause {
@@ -212,8 +210,13 @@ impl<'a> Pair<'a> {
         })
     }
 
-    /// Messages before the turn's own, the last of them the reply of the turn before.
+    /// Messages before those the turn added: its reply where the tokens part behind its
+    /// prompt, or else also what came between the reply before and this one.
     fn turn_start(&self) -> usize {
+        let turn = self.causes.call(self.turn);
+        if turn.prompt_end().is_some_and(|end| end.depth() <= self.shared) {
+            return turn.prompt_messages();
+        }
         let before = self.causes.lineages.parent(self.turn);
         before.map_or(0, |call| self.causes.call(call).prompt_messages() + 1)
     }
@@ -232,13 +235,12 @@ impl<'a> Pair<'a> {
             ForkCause::ReasoningStripped
         } else if comes_back && self.reply_was_cut(turn.prompt_messages()) {
             ForkCause::TruncatedTurn
-        } else if self.new.len() + 1 < self.old.len() {
-            ForkCause::HistoryRewritten
-        } else if self.tools_differ() {
-            // Some templates render the tools close to the end.
-            ForkCause::ToolsChanged
-        } else {
+        } else if self.new.len() + 1 >= self.old.len() {
             ForkCause::Retokenised
+        } else if self.parent.is_some() {
+            ForkCause::Branch
+        } else {
+            ForkCause::HistoryRewritten
         }
     }
 
@@ -257,10 +259,7 @@ impl<'a> Pair<'a> {
     /// Whether both go different ways behind the same reply. Where the old messages go on
     /// behind the difference, it is the history that was edited.
     fn is_branch(&self, at: usize) -> bool {
-        let same_parent = self.parent.is_some()
-            && (self.causes.lineages.parent(self.turn) == self.parent
-                || self.parent == Some(self.turn));
-        same_parent && !self.have_in_common(at)
+        self.parent.is_some() && !self.have_in_common(at)
     }
 }
 

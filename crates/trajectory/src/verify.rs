@@ -1,11 +1,12 @@
 //! Checks a trajectory against the records it was built from.
 //!
-//! Independent of the builder on purpose: it compares whole prompts token by token and
-//! shares no code with what decides lineages, so that a mistake there shows here.
+//! Independent of the builder on purpose: it shares no code with what decides lineages and
+//! lays out traces, so that a mistake there shows here.
 
-use polar_record::{CallRecord, RecordedSession};
+use polar_record::{RecordedCall, RecordedSession};
 use polar_types::{CallId, Trace, Trajectory, UntrainedReason};
 use std::collections::HashMap;
+use std::ops::Range;
 
 /// How a trajectory breaks what it promises.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -100,13 +101,14 @@ pub enum Violation {
 
 /// Checks that `trajectory` keeps its promises towards the records: every sampled token
 /// trained once or counted, every context the engine's, every number the engine's own.
+///
+/// Takes time and memory in proportion to the tokens of the traces.
 pub fn verify(trajectory: &Trajectory, session: &RecordedSession) -> Result<(), Violation> {
-    let records: Vec<CallRecord> =
-        session.calls().iter().map(|call| session.record(call)).collect();
+    let calls = session.calls();
     let mut check = Check {
-        index: records.iter().zip(0..).map(|(record, at)| (&record.meta.call_id, at)).collect(),
-        trained: vec![None; records.len()],
-        records: &records,
+        session,
+        index: calls.iter().zip(0..).map(|(call, at)| (&call.meta.call_id, at)).collect(),
+        trained: vec![None; calls.len()],
     };
     for (number, trace) in trajectory.traces.iter().enumerate() {
         check.trace(number, trace)?;
@@ -115,18 +117,18 @@ pub fn verify(trajectory: &Trajectory, session: &RecordedSession) -> Result<(), 
             return Err(Violation::Siblings { trace: number });
         }
     }
-    let missing = check.selection(session)?;
-    counts(trajectory, &records, &check.trained, missing)
+    let untrained = check.selection()?;
+    counts(trajectory, calls, &check.trained, untrained)
 }
 
 struct Check<'a> {
-    records: &'a [CallRecord],
+    session: &'a RecordedSession,
     index: HashMap<&'a CallId, usize>,
     /// How many tokens of each call have mask 1; absent when it is in no trace.
     trained: Vec<Option<u64>>,
 }
 
-impl Check<'_> {
+impl<'a> Check<'a> {
     fn trace(&mut self, number: usize, trace: &Trace) -> Result<(), Violation> {
         let len = trace.response_ids.len();
         if trace.loss_mask.len() != len || trace.response_logprobs.len() != len {
@@ -134,18 +136,15 @@ impl Check<'_> {
         }
         let whole = [&trace.prompt_ids[..], &trace.response_ids[..]].concat();
         let mut was_sampled = vec![false; len];
-        let mut reached = trace.prompt_ids.len();
+        let mut before = None;
         for call in &trace.calls {
             let unknown = || Violation::UnknownCall { trace: number, call: call.clone() };
             let index = *self.index.get(call).ok_or_else(unknown)?;
-            let (start, end) = self.place(number, trace, &whole, index)?;
-            if start < reached || (reached == trace.prompt_ids.len() && start != reached) {
-                return Err(Violation::Context { trace: number, call: call.clone() });
-            }
-            reached = end;
-            let first = start - trace.prompt_ids.len();
-            was_sampled[first..first + (end - start)].fill(true);
-            self.reply(number, trace, index, first)?;
+            let call = &self.session.calls()[index];
+            let place = self.place(number, trace, &whole, before, call)?;
+            was_sampled[place.clone()].fill(true);
+            self.reply(number, trace, index, place.start)?;
+            before = Some(call);
         }
         let is_bare = |at: usize| trace.loss_mask[at] == 0 && trace.response_logprobs[at].is_none();
         match (0..len).find(|&at| !was_sampled[at] && !is_bare(at)) {
@@ -154,25 +153,33 @@ impl Check<'_> {
         }
     }
 
-    /// Where a call's sampled tokens lie in the whole sequence.
+    /// The response positions of a call's sampled tokens. `whole` up to the end of `before`,
+    /// the trace's call before it, is known to be that call's prompt and reply.
     fn place(
         &self,
         number: usize,
         trace: &Trace,
         whole: &[u32],
-        index: usize,
-    ) -> Result<(usize, usize), Violation> {
-        let record = &self.records[index];
-        let call = || record.meta.call_id.clone();
-        let prompt = record.prompt_ids.as_deref().unwrap_or_default();
-        let sampled = record.sampled_ids.as_deref().unwrap_or_default();
-        if prompt.len() < trace.prompt_ids.len() || !whole.starts_with(prompt) {
-            return Err(Violation::Context { trace: number, call: call() });
+        before: Option<&RecordedCall>,
+        call: &RecordedCall,
+    ) -> Result<Range<usize>, Violation> {
+        let tokens = self.session.tokens();
+        let context = || Violation::Context { trace: number, call: call.meta.call_id.clone() };
+        let (Some(prompt), Some(end)) = (call.prompt_end(), call.sequence_end()) else {
+            return Err(context());
+        };
+        let known = match before.and_then(RecordedCall::sequence_end) {
+            Some(known) if tokens.shared_depth(known, prompt) == known.depth() => known.depth(),
+            None if prompt.depth() == trace.prompt_ids.len() => 0,
+            _ => return Err(context()),
+        };
+        if whole.get(known..prompt.depth()) != Some(&tokens.path(prompt, known)) {
+            return Err(context());
         }
-        if !whole[prompt.len()..].starts_with(sampled) {
-            return Err(Violation::Sampled { trace: number, call: call() });
+        if whole.get(prompt.depth()..end.depth()) != Some(&tokens.path(end, prompt.depth())) {
+            return Err(Violation::Sampled { trace: number, call: call.meta.call_id.clone() });
         }
-        Ok((prompt.len(), prompt.len() + sampled.len()))
+        Ok(prompt.depth() - trace.prompt_ids.len()..end.depth() - trace.prompt_ids.len())
     }
 
     fn reply(
@@ -182,11 +189,10 @@ impl Check<'_> {
         index: usize,
         first: usize,
     ) -> Result<(), Violation> {
-        let record = &self.records[index];
-        let sampled = record.sampled_ids.as_deref().unwrap_or_default().len();
+        let call = &self.session.calls()[index];
         let mut trained = 0;
-        for at in 0..sampled {
-            let given = given_logprob(record, at).map(f32::to_bits);
+        for at in 0..call.sampled_tokens() as usize {
+            let given = given_logprob(call, at).map(f32::to_bits);
             let position = first + at;
             let mask = trace.loss_mask[position];
             let built = trace.response_logprobs[position].map(f32::to_bits);
@@ -198,67 +204,55 @@ impl Check<'_> {
         match self.trained[index].replace(trained) {
             None => Ok(()),
             Some(_) => {
-                Err(Violation::TrainedTwice { trace: number, call: record.meta.call_id.clone() })
+                Err(Violation::TrainedTwice { trace: number, call: call.meta.call_id.clone() })
             }
         }
     }
 
     /// Checks that each call is in a trace exactly if nothing speaks against it, and gives
     /// the tokens of those that are in none, by reason.
-    fn selection(
-        &self,
-        session: &RecordedSession,
-    ) -> Result<HashMap<UntrainedReason, u64>, Violation> {
+    fn selection(&self) -> Result<HashMap<UntrainedReason, u64>, Violation> {
         let mut untrained = HashMap::new();
-        for (index, record) in self.records.iter().enumerate() {
+        for (index, call) in self.session.calls().iter().enumerate() {
             let is_trained = self.trained[index].is_some();
-            let has_ids = record.prompt_ids.is_some() && record.sampled_ids.is_some();
-            let sampled = sampled_tokens(record);
-            let finish = record.meta.finish_reason.as_str();
+            let finish = call.meta.finish_reason.as_str();
             let reason = if finish == "abort" || finish == "error" {
                 Some(UntrainedReason::EngineAborted)
-            } else if !session.calls()[index].counts_as_delivered() {
+            } else if !call.counts_as_delivered() {
                 // One that a later prompt continues was delivered after all.
                 let continued = is_trained && self.is_continued(index);
                 (!continued).then_some(UntrainedReason::Undelivered)
             } else {
-                (!has_ids).then_some(UntrainedReason::IdsMissing)
+                call.sequence_end().is_none().then_some(UntrainedReason::IdsMissing)
             };
-            if is_trained != (reason.is_none() && sampled > 0) {
-                let call = record.meta.call_id.clone();
+            if is_trained != (reason.is_none() && call.sampled_tokens() > 0) {
+                let call = call.meta.call_id.clone();
                 return Err(Violation::Selection { call, is_trained });
             }
             if let Some(reason) = reason {
-                *untrained.entry(reason).or_default() += sampled;
+                *untrained.entry(reason).or_default() += call.sampled_tokens();
             }
         }
         Ok(untrained)
     }
 
     fn is_continued(&self, index: usize) -> bool {
-        let record = &self.records[index];
-        let (Some(prompt), Some(sampled)) = (&record.prompt_ids, &record.sampled_ids) else {
-            return false;
-        };
-        self.records[index + 1..]
-            .iter()
-            .filter_map(|later| later.prompt_ids.as_ref())
-            .any(|later| later.starts_with(prompt) && later[prompt.len()..].starts_with(sampled))
+        let calls = self.session.calls();
+        calls[index].sequence_end().is_some_and(|end| {
+            let later = calls[index + 1..].iter().filter_map(RecordedCall::prompt_end);
+            let tokens = self.session.tokens();
+            later.into_iter().any(|prompt| tokens.shared_depth(end, prompt) == end.depth())
+        })
     }
 }
 
 /// The engine's logprob where one can be trained on.
-fn given_logprob(record: &CallRecord, at: usize) -> Option<f32> {
-    let sampled = record.sampled_ids.as_ref().map_or(0, Vec::len);
-    if record.logprobs.len() == sampled {
-        record.logprobs[at].filter(|value| value.is_finite())
+fn given_logprob(call: &RecordedCall, at: usize) -> Option<f32> {
+    if call.logprobs.len() as u64 == call.sampled_tokens() {
+        call.logprobs[at].filter(|value| value.is_finite())
     } else {
         None
     }
-}
-
-fn sampled_tokens(record: &CallRecord) -> u64 {
-    record.sampled_ids.as_ref().map_or(record.meta.sampled_tokens, |ids| ids.len() as u64)
 }
 
 fn weight_versions(number: usize, trace: &Trace, was_sampled: &[bool]) -> Result<(), Violation> {
@@ -279,15 +273,15 @@ fn weight_versions(number: usize, trace: &Trace, was_sampled: &[bool]) -> Result
 
 fn counts(
     trajectory: &Trajectory,
-    records: &[CallRecord],
+    calls: &[RecordedCall],
     trained: &[Option<u64>],
     mut untrained: HashMap<UntrainedReason, u64>,
 ) -> Result<(), Violation> {
     let in_traces: u64 = trained.iter().flatten().sum();
-    let holes: u64 = records
+    let holes: u64 = calls
         .iter()
         .zip(trained)
-        .filter_map(|(record, trained)| Some(sampled_tokens(record) - (*trained)?))
+        .filter_map(|(call, trained)| Some(call.sampled_tokens() - (*trained)?))
         .sum();
     untrained.insert(UntrainedReason::LogprobMissing, holes);
     let responses: usize = trajectory.traces.iter().map(|trace| trace.response_ids.len()).sum();
@@ -296,7 +290,11 @@ fn counts(
     let expect = |what: String, counted: u64, found: u64| {
         if counted == found { Ok(()) } else { Err(Violation::Counts { what, counted, found }) }
     };
-    expect("sampled".to_owned(), tokens.sampled, records.iter().map(sampled_tokens).sum())?;
+    expect(
+        "sampled".to_owned(),
+        tokens.sampled,
+        calls.iter().map(RecordedCall::sampled_tokens).sum(),
+    )?;
     expect("trained".to_owned(), tokens.trained, in_traces)?;
     expect("context".to_owned(), tokens.context, responses as u64 - in_traces - holes)?;
     for reason in untrained.keys().chain(tokens.untrained.keys()) {

@@ -4,7 +4,7 @@
 mod sessions;
 
 use polar_record::CallRecord;
-use polar_trajectory::build;
+use polar_trajectory::{build, verify};
 use polar_types::TrajectoryStrategy;
 use sessions::{call, recorded, said, user};
 
@@ -42,6 +42,11 @@ fn promise_8_building_touches_each_token_a_fixed_number_of_times() {
         assert_eq!(work, tokens, "each token is copied into the trace, once");
         assert!(messages <= 4 * u64::from(turns), "{messages} messages for {turns} turns");
         per_token.push(work / tokens);
+
+        let before = session.tokens().work();
+        assert_eq!(verify(&built.trajectory, &session), Ok(()));
+        let checking = session.tokens().work() - before;
+        assert_eq!(checking, tokens, "each token is compared with the trace, once");
     }
     assert_eq!(per_token, [1, 1, 1]);
 }

@@ -244,6 +244,32 @@ fn of_two_changes_the_one_where_tokens_part_is_named() {
 }
 
 #[test]
+fn what_the_engine_never_saw_is_not_named() {
+    // The template leaves past reasoning out, so that dropping it later changes nothing.
+    let mut scene = Scene::new(Template::StripsReasoning);
+    scene.ask(&[system(), user("go")], thought("hm", "a"));
+    let sent_back = [system(), user("go"), thought("hm", "a"), user("b")];
+    scene.ask(&sent_back, ran(r#"{"a": 1}"#));
+    let respelled = ran(r#"{"a":1}"#);
+    scene.ask(&[system(), user("go"), said("a"), user("b"), respelled, result("ok")], said("c"));
+    scene.forks(&[NewLineage, ReasoningStripped, ToolArgumentsReserialised]);
+}
+
+#[test]
+fn a_history_that_is_shorter_is_rewritten_or_goes_on_from_an_earlier_reply() {
+    let mut scene = Scene::new(Template::Exact);
+    scene.ask(&[system(), user("a"), user("b")], said("x"));
+    scene.ask(&[system(), user("a")], said("y"));
+    scene.forks(&[NewLineage, HistoryRewritten]);
+
+    let mut scene = Scene::new(Template::Exact);
+    scene.ask(&[system(), user("a")], said("x"));
+    scene.ask(&[system(), user("a"), said("x"), user("b")], said("y"));
+    scene.ask(&[system(), user("a"), said("x")], said("z"));
+    scene.forks(&[NewLineage, Branch]);
+}
+
+#[test]
 fn other_tools_in_one_conversation_are_tools_changed() {
     let mut scene = Scene::new(Template::Exact);
     scene.ask(&[system(), user("go")], said("a"));
@@ -318,4 +344,15 @@ fn different_ways_on_from_one_reply_are_branches() {
     let end = scene.calls[0].prompt_ids.as_ref().unwrap().len() + 2;
     scene.calls[5].prompt_ids.as_mut().unwrap()[end] = 77;
     scene.forks(&[NewLineage, Branch, Branch, Branch]);
+
+    // The tokens were continued by a call whose messages have nothing to do with these.
+    let mut scene = Scene::new(Template::Exact);
+    scene.ask(&[system(), user("go")], said("a"));
+    scene.ask(&after("first"), said("b"));
+    scene.calls[1].messages = vec![user("elsewhere")];
+    scene.ask(&after("second"), said("b"));
+    for call in 1..3 {
+        scene.calls[call].prompt_ids.as_mut().unwrap()[end] = 77 + call as u32;
+    }
+    scene.forks(&[NewLineage, Branch]);
 }

@@ -142,6 +142,22 @@ fn a_cut_reply_that_begins_like_its_retry_is_not_taken_for_delivered() {
 }
 
 #[test]
+fn a_reply_that_never_arrived_stays_so_when_an_equal_one_did() {
+    let reply = call(&[user("a")], said("x"), &[1], &[10]);
+    let next = call(&[user("a"), said("x"), user("b")], said("y"), &[1, 10, 2], &[11]);
+    for (first, second) in [(true, false), (false, true)] {
+        let session = recorded(&[
+            (reply.clone(), Some(first)),
+            (reply.clone(), Some(second)),
+            (next.clone(), Some(true)),
+        ]);
+        let built = built(&session);
+        assert_eq!(built.trajectory.tokens.untrained, [(UntrainedReason::Undelivered, 1)].into());
+        assert_eq!(built.trajectory.traces.len(), 1);
+    }
+}
+
+#[test]
 fn what_an_engine_broke_off_is_context_at_most() {
     let session = recorded(&[
         (call(&[user("a")], said("x"), &[1], &[10]), Some(true)),
