@@ -41,17 +41,18 @@ pub(crate) fn push_frame(out: &mut Vec<u8>, kind: u8, fill: impl FnOnce(&mut Vec
         out.truncate(start);
         return false;
     };
-    let checksum = checksum(len, &out[start + FRAME_HEAD - 1..]);
+    let checksum = checksum(len, kind, &out[start + FRAME_HEAD..]);
     out[start..start + 4].copy_from_slice(&len.to_le_bytes());
     out[start + 4..start + 8].copy_from_slice(&checksum.to_le_bytes());
     true
 }
 
 /// The length is part of what is checked, so that a wrong one is found out too.
-fn checksum(len: u32, kind_and_payload: &[u8]) -> u32 {
+fn checksum(len: u32, kind: u8, payload: &[u8]) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(&len.to_le_bytes());
-    hasher.update(kind_and_payload);
+    hasher.update(&[kind]);
+    hasher.update(payload);
     hasher.finalize()
 }
 
@@ -95,10 +96,7 @@ impl<R: Read> FrameReader<R> {
         if payload.len() < len as usize {
             return Ok(Next::Bad(self.damage("the file ends inside a frame")));
         }
-        let mut checked = Vec::with_capacity(1 + payload.len());
-        checked.push(kind);
-        checked.extend_from_slice(&payload);
-        if checksum(len, &checked) != expected {
+        if checksum(len, kind, &payload) != expected {
             return Ok(Next::Bad(self.damage("a frame does not match its checksum")));
         }
         self.offset += (FRAME_HEAD + payload.len()) as u64;

@@ -197,6 +197,12 @@ fn edited_histories_are_rewritten() {
         scene.ask(edit, said("c"));
         scene.forks(&[NewLineage, HistoryRewritten]);
     }
+
+    // A later question changes, and nothing was said before it.
+    let mut scene = Scene::new(Template::Exact);
+    scene.ask(&[system(), user("go"), user("west")], said("b"));
+    scene.ask(&[system(), user("go"), user("east")], said("b"));
+    scene.forks(&[NewLineage, HistoryRewritten]);
 }
 
 #[test]
@@ -257,10 +263,12 @@ fn what_the_engine_never_saw_is_not_named() {
 
 #[test]
 fn a_history_that_is_shorter_is_rewritten_or_goes_on_from_an_earlier_reply() {
-    let mut scene = Scene::new(Template::Exact);
-    scene.ask(&[system(), user("a"), user("b")], said("x"));
-    scene.ask(&[system(), user("a")], said("y"));
-    scene.forks(&[NewLineage, HistoryRewritten]);
+    for reply in [said("x"), thought("hm", "x")] {
+        let mut scene = Scene::new(Template::Exact);
+        scene.ask_cut(&[system(), user("a"), user("b")], reply);
+        scene.ask(&[system(), user("a")], said("y"));
+        scene.forks(&[NewLineage, HistoryRewritten]);
+    }
 
     let mut scene = Scene::new(Template::Exact);
     scene.ask(&[system(), user("a")], said("x"));
@@ -284,13 +292,15 @@ fn other_tools_in_one_conversation_are_tools_changed() {
 
 #[test]
 fn the_same_text_in_other_tokens_is_retokenised() {
-    let mut scene = Scene::new(Template::Exact);
-    scene.ask(&[system(), user("go")], said("long reply"));
-    scene.ask(&[system(), user("go"), said("long reply"), user("b")], said("c"));
-    let from = scene.calls[0].prompt_ids.as_ref().unwrap().len() + 5;
-    let prompt = scene.calls[1].prompt_ids.as_mut().unwrap();
-    prompt.splice(from..from + 2, [77]);
-    scene.forks(&[NewLineage, Retokenised]);
+    for reply in [said("long reply"), thought("hm hm hm", "long reply")] {
+        let mut scene = Scene::new(Template::Exact);
+        scene.ask(&[system(), user("go")], reply.clone());
+        scene.ask(&[system(), user("go"), reply, user("b")], said("c"));
+        let from = scene.calls[0].prompt_ids.as_ref().unwrap().len() + 5;
+        let prompt = scene.calls[1].prompt_ids.as_mut().unwrap();
+        prompt.splice(from..from + 2, [77]);
+        scene.forks(&[NewLineage, Retokenised]);
+    }
 }
 
 #[test]

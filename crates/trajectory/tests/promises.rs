@@ -267,6 +267,25 @@ proptest! {
         }
     }
 
+    #[test]
+    fn the_journal_gives_back_what_was_played(history in history()) {
+        let session = recorded(&history);
+        prop_assert_eq!(session.calls().len(), history.len());
+        for (call, (played, delivered)) in session.calls().iter().zip(&history) {
+            let mut read = session.record(call);
+            prop_assert_eq!(call.delivered, *delivered);
+            let bits = |record: &CallRecord| -> Vec<Option<u32>> {
+                record.logprobs.iter().map(|value| value.map(f32::to_bits)).collect()
+            };
+            prop_assert_eq!(bits(&read), bits(played));
+            // By their bits above: not-a-number is equal to nothing.
+            let mut played = played.clone();
+            played.logprobs.clear();
+            read.logprobs.clear();
+            prop_assert_eq!(read, played);
+        }
+    }
+
     /// A trajectory that was tampered with anywhere is not accepted.
     #[test]
     fn the_check_finds_every_single_change(history in history(), pick in any::<usize>()) {

@@ -3,6 +3,7 @@
 
 mod sessions;
 
+use polar_trajectory::{Violation, verify};
 use polar_types::{CallId, ForkCause, UntrainedReason, WeightSpan};
 use serde_json::json;
 use sessions::{built, built_of, call, causes, finished, recorded, said, system, user};
@@ -219,6 +220,27 @@ fn equal_replies_to_equal_prompts_are_each_continued_in_their_own_trace() {
     let built = built_of(&[root.clone(), root, go("b", 2), go("c", 3)]);
     assert_eq!(causes(&built), [ForkCause::NewLineage, ForkCause::Retry]);
     assert_eq!(built.trajectory.tokens.trained, 4);
+}
+
+#[test]
+fn calls_of_different_contexts_in_one_trace_are_found_out() {
+    let session = recorded(&[
+        (call(&[user("a")], said("x"), &[1], &[10]), Some(true)),
+        (call(&[user("b")], said("y"), &[2, 10, 3], &[11]), Some(true)),
+    ]);
+    let mut trajectory = built(&session).trajectory;
+    let mut second = trajectory.traces.remove(1);
+    let merged = &mut trajectory.traces[0];
+    merged.response_ids.extend([3, 11]);
+    merged.loss_mask.extend([0, 1]);
+    merged.response_logprobs.push(None);
+    merged.response_logprobs.append(&mut second.response_logprobs);
+    merged.weight_versions.push(span(None, 2, 3));
+    merged.calls.append(&mut second.calls);
+    (merged.siblings, merged.loss_weight) = (1, 1.0);
+    trajectory.tokens.context = 1;
+    let call = CallId::of_index(1);
+    assert_eq!(verify(&trajectory, &session), Err(Violation::Context { trace: 0, call }));
 }
 
 #[test]

@@ -180,7 +180,8 @@ pub struct Trace {
     /// Tools offered, as OpenAI tool definitions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tools: Option<Value>,
-    /// Why the last reply ended: `stop`, `tool_calls`, `length`, `abort`, `error`.
+    /// Why the last reply ended: `stop`, `tool_calls`, `length`; `cancelled` when the harness
+    /// left before the end and went on with what it had.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finish_reason: Option<String>,
     /// Reward of the rollout.
