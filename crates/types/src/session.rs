@@ -184,7 +184,7 @@ pub struct SessionReport {
     pub traces: u32,
     /// Where every sampled token went.
     pub tokens: TokenCounts,
-    /// How often each cause forked a trace.
+    /// How many traces there are by cause; the first one counts as `new_lineage`.
     #[serde(default)]
     pub forks: BTreeMap<ForkCause, u32>,
     /// Seconds per stage.

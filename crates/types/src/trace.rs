@@ -44,7 +44,7 @@ pub struct TokenCounts {
     /// The rest, by reason.
     #[serde(default)]
     pub untrained: BTreeMap<UntrainedReason, u64>,
-    /// Positions in responses that were not sampled there: tool output, user turns. Their mask is 0.
+    /// Positions in responses that were not sampled there, mask 0: tool output, user turns.
     pub context: u64,
 }
 
@@ -180,8 +180,7 @@ pub struct Trace {
     /// Tools offered, as OpenAI tool definitions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tools: Option<Value>,
-    /// Why the last reply ended: `stop`, `tool_calls`, `length`; `cancelled` when the harness
-    /// left before the end and went on with what it had.
+    /// Why the last reply ended: `stop`, `tool_calls`, `length`, `cancelled` by the harness.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finish_reason: Option<String>,
     /// Reward of the rollout.

@@ -454,7 +454,7 @@ class TokenCounts(TokenMembers):
     """Tokens in exactly one trace with mask 1."""
 
     context: int
-    """Positions with mask 0 in responses: tool output, user turns, repeated context."""
+    """Positions in responses that were not sampled there, mask 0: tool output, user turns."""
 
     untrained: dict[str, int] = {}
     """The rest, by reason."""
@@ -546,7 +546,7 @@ class SessionReport(Model):
     """Exit code of the harness, when it came to an end by itself."""
 
     forks: dict[ForkCause, int] = {}
-    """How often each cause forked a trace."""
+    """How many traces there are by cause; the first one counts as `new_lineage`."""
 
     artifacts: list[Artifact] = []
     """Files uploaded beforehand."""
@@ -725,7 +725,7 @@ class Trace(TraceMembers):
     """Tools offered, as OpenAI tool definitions."""
 
     finish_reason: Optional[str] = None
-    """Why the last reply ended: `stop`, `tool_calls`, `length`, `abort`, `error`."""
+    """Why the last reply ended: `stop`, `tool_calls`, `length`, `cancelled` by the harness."""
 
     reward: Optional[float] = None
     """Reward of the rollout."""
@@ -753,7 +753,7 @@ class Trajectory(Model):
     """Where every sampled token went."""
 
     forks: dict[ForkCause, int]
-    """How often each cause forked a trace."""
+    """How many traces there are by cause; the first one counts as `new_lineage`."""
 
     reward: Optional[float] = None
     """Reward of the rollout."""
