@@ -59,8 +59,10 @@ pub(crate) fn call(prompt: &[u32], sampled: &[u32]) -> CallRecord {
 /// A conversation of so many turns that only grows, 300 tokens of observation and 200
 /// sampled ones a turn, four letters of text for each.
 pub(crate) fn linear_session(turns: u32) -> Vec<CallRecord> {
+    // No two alike: a repeated message would be stored once.
     let text = |turn: u32, tokens: u32| -> String {
-        (0..tokens).map(|at| format!("{:04}", (turn * 1000 + at) % 10_000)).collect()
+        let word = |at: u32| (turn * 1000 + at).wrapping_mul(2_654_435_761) >> 16;
+        (0..tokens).map(|at| format!("{:04x}", word(at))).collect()
     };
     let mut ids: Vec<u32> = Vec::new();
     let mut messages = Vec::new();
