@@ -101,7 +101,7 @@ struct Said {
 #[derive(Deserialize, Default)]
 #[serde(default)]
 struct ErrorObject {
-    error: Option<Box<Nested>>,
+    error: Option<Nested>,
     message: Option<String>,
     #[serde(rename = "type")]
     kind: Option<String>,
@@ -114,7 +114,7 @@ struct ErrorObject {
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Nested {
-    Object(ErrorObject),
+    Object(Box<ErrorObject>),
     Text(String),
 }
 
@@ -123,8 +123,8 @@ impl Said {
         let object: Option<ErrorObject> = serde_json::from_slice(body).ok();
         let mut object = object.unwrap_or_default();
         if let Some(nested) = object.error.take() {
-            match *nested {
-                Nested::Object(inner) => object = inner,
+            match nested {
+                Nested::Object(inner) => object = *inner,
                 Nested::Text(text) => object.message = Some(text),
             }
         }

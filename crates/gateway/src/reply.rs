@@ -220,6 +220,7 @@ impl Drop for Driver {
 pub(crate) fn engine_failure(error: &EngineError) -> ApiError {
     ApiError {
         retry_after: error.retry_after,
+        context: error.context,
         ..ApiError::new(error.class, format!("inference engine: {}", error.message))
     }
 }

@@ -1,6 +1,8 @@
 //! The adapters against recorded replies of real engines, and against a local server
 //! with faults no real engine can be made to have on demand.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
 mod fake_engine;
 mod faults;
 mod llama_cpp;

@@ -123,11 +123,5 @@ impl HandedCall {
 }
 
 pub(crate) fn engine_error(class: polar_types::ErrorClass, message: &str) -> EngineError {
-    EngineError {
-        class,
-        message: message.to_owned(),
-        status: None,
-        retry_after: None,
-        context: None,
-    }
+    EngineError::new(class, message)
 }
