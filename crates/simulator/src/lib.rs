@@ -40,6 +40,9 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+/// The task that the `fix-test` policy solves: a task request as YAML.
+pub const FIX_TEST_TASK: &str = include_str!("../assets/tasks/fix-test.yaml");
+
 /// Why the simulator can't start or answer.
 #[derive(Debug, thiserror::Error)]
 pub enum SimulatorError {

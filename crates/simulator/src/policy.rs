@@ -71,7 +71,11 @@ pub(crate) struct Decision {
     pub fault: Option<Fault>,
 }
 
-const SHIPPED: [(&str, &str); 1] = [("echo", include_str!("../assets/policies/echo.yaml"))];
+const SHIPPED: [(&str, &str); 3] = [
+    ("echo", include_str!("../assets/policies/echo.yaml")),
+    ("fix-test", include_str!("../assets/policies/fix-test.yaml")),
+    ("long-session", include_str!("../assets/policies/long-session.yaml")),
+];
 
 /// Names of the policies that come with the simulator.
 pub fn shipped_policies() -> impl Iterator<Item = &'static str> {

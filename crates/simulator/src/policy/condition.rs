@@ -26,6 +26,8 @@ pub(super) struct When {
     system: Option<TextMatch>,
     /// The first user message.
     instruction: Option<TextMatch>,
+    /// Any message at all, the latest that matches.
+    any_message: Option<TextMatch>,
     /// Number of assistant turns so far.
     assistant_turns: Option<Count>,
     /// Numbers of messages that match.
@@ -166,7 +168,11 @@ impl When {
             && holds(&self.last, &mut last.map(|turn| turn.text.as_ref()).into_iter())
             && holds(&self.tool_result, &mut conversation.fresh_tool_results())
             && holds(&self.system, &mut system.map(|turn| turn.text.as_ref()))
-            && holds(&self.instruction, &mut std::iter::once(conversation.instruction()));
+            && holds(&self.instruction, &mut std::iter::once(conversation.instruction()))
+            && holds(
+                &self.any_message,
+                &mut conversation.turns.iter().rev().map(|t| t.text.as_ref()),
+            );
         all.then_some(captures)
     }
 }

@@ -1,0 +1,400 @@
+//! What the user can type. Close to the words of the command line; no IO here.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
+
+/// Train any LLM agent by reinforcement learning, without changing the agent.
+///
+/// Polar stands between an agent and its inference engine, keeps the exact tokens and
+/// logprobs, runs and grades sessions in sandboxes, and hands training traces to your
+/// trainer. Start with `polar quickstart`.
+#[derive(Debug, Parser)]
+#[command(name = "polar", version, max_term_width = 100, arg_required_else_help = true)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+
+    /// Log filter, for example `info` or `polar_gateway=debug`. Logs go to stderr.
+    #[arg(long, global = true, env = "POLAR_LOG", default_value = "warn", value_name = "FILTER")]
+    pub(crate) log: String,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run real agent CLIs on a demo task with everything embedded, and show the traces.
+    Quickstart(Quickstart),
+    /// Run a task and show reward, traces and where every token went.
+    Run(Run),
+    /// Start server, node and proxy in one process.
+    Up(Up),
+    /// Start the rollout server: takes tasks, hands sessions to gateway nodes.
+    RolloutServer(RolloutServer),
+    /// Start a gateway node: proxies LLM calls and runs sessions.
+    Gateway(GatewayNode),
+    /// Show tasks, or one task with its sessions.
+    Status(Status),
+    /// Cancel a task and end its sessions.
+    Cancel(Cancel),
+    /// Print the trajectories of a task.
+    Trajectories(Trajectories),
+    /// List, check or install agent CLIs.
+    #[command(subcommand)]
+    Harness(Harness),
+    /// Say what is missing on this machine and how to get it.
+    Doctor(Doctor),
+    /// Start an engine simulator that speaks vLLM's API and plays a scripted policy.
+    SimulateEngine(SimulateEngine),
+}
+
+/// How to find a running server.
+#[derive(Debug, Args)]
+pub(crate) struct ServerAddress {
+    /// Rollout server, as `host:port` or a URL.
+    #[arg(long, env = "POLAR_SERVER", default_value = "localhost:50051", value_name = "ADDRESS")]
+    pub(crate) server: String,
+
+    /// Token of the control API, when the server asks for one.
+    #[arg(long, env = "POLAR_TOKEN", hide_env_values = true, value_name = "TOKEN")]
+    pub(crate) token: Option<String>,
+}
+
+/// The engine behind a gateway.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct EngineArgs {
+    /// Inference server, as `host:port` or a URL.
+    #[arg(
+        long = "engine",
+        visible_alias = "inference-server",
+        alias = "inference_server",
+        env = "POLAR_ENGINE",
+        value_name = "ADDRESS"
+    )]
+    pub(crate) engine: Option<String>,
+
+    /// Kind of the inference server; found out when not given.
+    #[arg(long, value_enum, value_name = "KIND")]
+    pub(crate) engine_kind: Option<EngineKindArg>,
+
+    /// Model to ask the engine for; its only one when not given.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) engine_model: Option<String>,
+
+    /// API key for the engine.
+    #[arg(long, env = "POLAR_ENGINE_API_KEY", hide_env_values = true, value_name = "KEY")]
+    pub(crate) engine_api_key: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum EngineKindArg {
+    Vllm,
+    Sglang,
+    #[value(name = "llamacpp", alias = "llama-cpp")]
+    LlamaCpp,
+}
+
+/// What a node needs beside its engine.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct NodeArgs {
+    /// Port of the proxy that harnesses talk to; 0 picks a free one.
+    #[arg(long, default_value_t = 8080, value_name = "PORT")]
+    pub(crate) proxy_port: u16,
+
+    /// Address the proxy binds to.
+    #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST), value_name = "IP")]
+    pub(crate) proxy_host: IpAddr,
+
+    /// Sessions run at a time.
+    #[arg(long, default_value_t = 4, value_name = "N")]
+    pub(crate) concurrency: u32,
+
+    /// How local sandboxes are isolated.
+    #[arg(long, value_enum, default_value_t = Isolation::Bubblewrap, value_name = "HOW")]
+    pub(crate) local_isolation: Isolation,
+
+    /// Name of this node, stable over restarts; the host name when not given.
+    #[arg(long, value_name = "ID")]
+    pub(crate) node_id: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Isolation {
+    /// Namespaces by bubblewrap: own processes, files and network.
+    Bubblewrap,
+    /// None: a plain process with the rights of this one. For trusted agents only.
+    Process,
+    /// bubblewrap where it works, else a plain process.
+    Auto,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Quickstart {
+    /// Agent CLIs to run.
+    #[arg(long, value_delimiter = ',', default_value = "pi,claude_code", value_name = "NAMES")]
+    pub(crate) harness: Vec<String>,
+
+    /// Sessions per agent CLI.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub(crate) samples: u32,
+
+    /// How the sandboxes are isolated.
+    #[arg(long, value_enum, default_value_t = Isolation::Auto, value_name = "HOW")]
+    pub(crate) local_isolation: Isolation,
+
+    #[command(flatten)]
+    pub(crate) engine: EngineArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Run {
+    /// Task file (YAML or JSON).
+    #[arg(value_name = "TASK")]
+    pub(crate) task: PathBuf,
+
+    /// Sessions to run, instead of the task's `num_samples`.
+    #[arg(long, value_name = "N")]
+    pub(crate) samples: Option<u32>,
+
+    /// Harness name, or path of an adapter YAML, instead of the task's own.
+    #[arg(long, value_name = "NAME|PATH")]
+    pub(crate) harness: Option<String>,
+
+    /// Send the task to this running server instead of running it here.
+    #[arg(long, env = "POLAR_SERVER", conflicts_with = "engine", value_name = "ADDRESS")]
+    pub(crate) server: Option<String>,
+
+    /// Token of the control API, when the server asks for one.
+    #[arg(long, env = "POLAR_TOKEN", hide_env_values = true, value_name = "TOKEN")]
+    pub(crate) token: Option<String>,
+
+    #[command(flatten)]
+    pub(crate) engine: EngineArgs,
+
+    #[command(flatten)]
+    pub(crate) node: NodeArgs,
+
+    /// Folder for state; a fresh one under the system's temporary folder when not given.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) state: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Up {
+    /// Port of the control API; 0 picks a free one.
+    #[arg(long, default_value_t = 50051, value_name = "PORT")]
+    pub(crate) port: u16,
+
+    /// Address the control API binds to. Others than loopback need a token.
+    #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST), value_name = "IP")]
+    pub(crate) host: IpAddr,
+
+    /// Token that the control API asks for.
+    #[arg(long, env = "POLAR_TOKEN", hide_env_values = true, value_name = "TOKEN")]
+    pub(crate) token: Option<String>,
+
+    /// Folder for the database, blobs and running sessions.
+    #[arg(long, env = "POLAR_STATE", value_name = "DIR")]
+    pub(crate) state: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) engine: EngineArgs,
+
+    #[command(flatten)]
+    pub(crate) node: NodeArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RolloutServer {
+    /// Port of the control API; 0 picks a free one.
+    #[arg(long, default_value_t = 50051, value_name = "PORT")]
+    pub(crate) port: u16,
+
+    /// Address the control API binds to. Others than loopback need a token.
+    #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST), value_name = "IP")]
+    pub(crate) host: IpAddr,
+
+    /// Token that the control API asks for.
+    #[arg(long, env = "POLAR_TOKEN", hide_env_values = true, value_name = "TOKEN")]
+    pub(crate) token: Option<String>,
+
+    /// Folder for the database and blobs. Must be on a local disk.
+    #[arg(long, env = "POLAR_STATE", value_name = "DIR")]
+    pub(crate) state: Option<PathBuf>,
+
+    /// Seconds a lease lives without a renewal by its node.
+    #[arg(long, default_value_t = 30.0, value_name = "SECONDS")]
+    pub(crate) lease_seconds: f64,
+
+    /// Image of docker sessions that name none.
+    #[arg(long, value_name = "IMAGE")]
+    pub(crate) default_image: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct GatewayNode {
+    /// Rollout server to take sessions from. Without it the gateway only proxies, and
+    /// sessions are opened by hand through its control port.
+    #[arg(long, alias = "rollout_server", env = "POLAR_SERVER", value_name = "ADDRESS")]
+    pub(crate) rollout_server: Option<String>,
+
+    /// Token of the control API, when the server asks for one.
+    #[arg(long, env = "POLAR_TOKEN", hide_env_values = true, value_name = "TOKEN")]
+    pub(crate) token: Option<String>,
+
+    /// Port of the proxy that harnesses talk to; 0 picks a free one.
+    #[arg(long, visible_alias = "proxy-port", default_value_t = 8080, value_name = "PORT")]
+    pub(crate) port: u16,
+
+    /// Address the proxy binds to.
+    #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST), value_name = "IP")]
+    pub(crate) host: IpAddr,
+
+    /// Port of the node's own control API on loopback; 0 picks a free one.
+    #[arg(long, default_value_t = 8081, value_name = "PORT")]
+    pub(crate) control_port: u16,
+
+    /// Sessions run at a time.
+    #[arg(long, default_value_t = 4, value_name = "N")]
+    pub(crate) concurrency: u32,
+
+    /// How local sandboxes are isolated.
+    #[arg(long, value_enum, default_value_t = Isolation::Bubblewrap, value_name = "HOW")]
+    pub(crate) local_isolation: Isolation,
+
+    /// Name of this node, stable over restarts; the host name when not given.
+    #[arg(long, value_name = "ID")]
+    pub(crate) node_id: Option<String>,
+
+    /// Folder for running sessions.
+    #[arg(long, env = "POLAR_STATE", value_name = "DIR")]
+    pub(crate) state: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) engine: EngineArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Status {
+    /// Task to show with its sessions; all tasks when not given.
+    #[arg(value_name = "TASK")]
+    pub(crate) task: Option<String>,
+
+    /// Print JSON instead of a table.
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) server: ServerAddress,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Cancel {
+    /// Task to cancel.
+    #[arg(value_name = "TASK")]
+    pub(crate) task: String,
+
+    #[command(flatten)]
+    pub(crate) server: ServerAddress,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Trajectories {
+    /// Task whose trajectories to print.
+    #[arg(value_name = "TASK")]
+    pub(crate) task: String,
+
+    /// `json`: one array; `jsonl`: one line per session; `text`: tokens coloured by mask.
+    #[arg(long, value_enum, default_value_t = Format::Json)]
+    pub(crate) format: Format,
+
+    /// Engine to turn ids into text with; the one that sampled them when not given.
+    #[arg(long, env = "POLAR_ENGINE", value_name = "ADDRESS")]
+    pub(crate) engine: Option<String>,
+
+    #[command(flatten)]
+    pub(crate) server: ServerAddress,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    Json,
+    Jsonl,
+    Text,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Harness {
+    /// List the shipped adapters and whether each is installed.
+    List {
+        /// Print JSON instead of a table.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Install an adapter's CLI into Polar's cache.
+    Install {
+        /// Adapter name, or path of an adapter YAML.
+        #[arg(value_name = "NAME|PATH")]
+        name: String,
+    },
+    /// Run an adapter's CLI against the simulator and say what was found.
+    Check {
+        /// Adapter name, or path of an adapter YAML.
+        #[arg(value_name = "NAME|PATH")]
+        name: String,
+        /// How the sandbox is isolated.
+        #[arg(long, value_enum, default_value_t = Isolation::Auto, value_name = "HOW")]
+        local_isolation: Isolation,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Doctor {
+    #[command(flatten)]
+    pub(crate) engine: EngineArgs,
+
+    /// Print JSON instead of a list.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SimulateEngine {
+    /// Port; 0 picks a free one.
+    #[arg(long, default_value_t = 8000, value_name = "PORT")]
+    pub(crate) port: u16,
+
+    /// Address to bind to.
+    #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST), value_name = "IP")]
+    pub(crate) host: IpAddr,
+
+    /// Shipped policy, or path of a policy YAML.
+    #[arg(long, default_value = "fix-test", value_name = "NAME|PATH")]
+    pub(crate) policy: String,
+
+    /// Model name to serve.
+    #[arg(long, default_value = "polar-simulator", value_name = "NAME")]
+    pub(crate) model: String,
+
+    /// Tokens per second of each reply; unlimited when not given.
+    #[arg(long, value_name = "RATE")]
+    pub(crate) tokens_per_second: Option<f64>,
+
+    /// Milliseconds before the first token.
+    #[arg(long, default_value_t = 0, value_name = "MS")]
+    pub(crate) first_token_ms: u64,
+
+    /// Context window, in tokens.
+    #[arg(long, default_value_t = 131_072, value_name = "TOKENS")]
+    pub(crate) context_window: usize,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

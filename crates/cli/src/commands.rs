@@ -1,0 +1,11 @@
+//! One module per subcommand.
+
+pub(crate) mod doctor;
+pub(crate) mod follow;
+pub(crate) mod harness;
+pub(crate) mod quickstart;
+pub(crate) mod run;
+pub(crate) mod serve;
+pub(crate) mod simulate_engine;
+pub(crate) mod status;
+pub(crate) mod trajectories;

@@ -1,0 +1,159 @@
+//! `polar doctor`: what is missing on this machine, what for, and how to get it.
+
+use crate::args::{Doctor, Isolation};
+use crate::{paths, stack};
+use anyhow::Result;
+use polar_sandbox::SandboxProvider;
+use serde::Serialize;
+use std::io::Write as _;
+use std::process::Stdio;
+use std::time::Duration;
+use tokio::process::Command;
+
+/// How a check came out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Verdict {
+    Ok,
+    /// Not needed for everything; `help` says what for.
+    Missing,
+    /// Nothing useful works without it.
+    Broken,
+}
+
+#[derive(Debug, Serialize)]
+struct Finding {
+    name: String,
+    verdict: Verdict,
+    found: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    help: Option<String>,
+}
+
+pub(crate) async fn doctor(args: Doctor) -> Result<()> {
+    let mut findings = vec![
+        program("git", &["--version"], "diffs of the work folder", "apt-get install git").await,
+        program("npm", &["--version"], "installing agent CLIs", "install Node 20 or newer").await,
+        program("node", &["--version"], "running agent CLIs", "install Node 20 or newer").await,
+        program("python3", &["--version"], "the Python SDK", "install Python 3.9 or newer").await,
+    ];
+    findings.extend(sandboxes().await?);
+    findings.push(folder("cache", paths::cache()));
+    findings.push(folder("state", paths::state(None)));
+    if args.engine.engine.is_some() {
+        findings.extend(engine(&args).await);
+    }
+    let broken = findings.iter().any(|finding| finding.verdict == Verdict::Broken);
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        writeln!(out, "{}", serde_json::to_string_pretty(&findings)?)?;
+    } else {
+        for finding in &findings {
+            let mark = match finding.verdict {
+                Verdict::Ok => "ok     ",
+                Verdict::Missing => "missing",
+                Verdict::Broken => "broken ",
+            };
+            writeln!(out, "{mark}  {:<22} {}", finding.name, finding.found)?;
+            if let Some(help) = &finding.help {
+                writeln!(out, "         {:<22} → {help}", "")?;
+            }
+        }
+    }
+    anyhow::ensure!(!broken, "something that is needed does not work; see above");
+    Ok(())
+}
+
+async fn program(name: &str, args: &[&str], purpose: &str, mend: &str) -> Finding {
+    let run = Command::new(name).args(args).stdin(Stdio::null()).kill_on_drop(true).output();
+    let output = tokio::time::timeout(Duration::from_secs(20), run).await;
+    match output {
+        Ok(Ok(output)) if output.status.success() => {
+            let text = String::from_utf8_lossy(&output.stdout);
+            let first = text.lines().next().unwrap_or_default().trim().to_owned();
+            Finding { name: name.to_owned(), verdict: Verdict::Ok, found: first, help: None }
+        }
+        _ => Finding {
+            name: name.to_owned(),
+            verdict: Verdict::Missing,
+            found: "not found, or does not run".to_owned(),
+            help: Some(format!("needed for {purpose}: {mend}")),
+        },
+    }
+}
+
+async fn sandboxes() -> Result<Vec<Finding>> {
+    let mut findings = Vec::new();
+    let folder = tempfile::tempdir()?;
+    let providers = stack::providers(Isolation::Bubblewrap, "doctor", folder.path()).await?;
+    for provider in providers {
+        let name = format!("sandbox {}", provider.kind());
+        findings.push(match check(provider.as_ref()).await {
+            Ok(()) => Finding { name, verdict: Verdict::Ok, found: "works".to_owned(), help: None },
+            Err(help) => Finding {
+                name,
+                verdict: Verdict::Missing,
+                found: "does not work".to_owned(),
+                help: Some(help),
+            },
+        });
+    }
+    Ok(findings)
+}
+
+async fn check(provider: &dyn SandboxProvider) -> Result<(), String> {
+    match tokio::time::timeout(Duration::from_secs(30), provider.check()).await {
+        Ok(result) => result.map_err(|error| error.to_string()),
+        Err(_) => Err("no answer within 30 seconds".to_owned()),
+    }
+}
+
+fn folder(name: &str, path: Result<std::path::PathBuf>) -> Finding {
+    let name = format!("{name} folder");
+    let made = path.and_then(|path| {
+        std::fs::create_dir_all(&path)?;
+        Ok(path)
+    });
+    match made {
+        Ok(path) => {
+            Finding { name, verdict: Verdict::Ok, found: path.display().to_string(), help: None }
+        }
+        Err(error) => Finding {
+            name,
+            verdict: Verdict::Broken,
+            found: format!("{error:#}"),
+            help: Some("set POLAR_CACHE and POLAR_STATE to folders you can write".to_owned()),
+        },
+    }
+}
+
+async fn engine(args: &Doctor) -> Vec<Finding> {
+    match stack::connect_engine(&args.engine).await {
+        Ok(engine) => {
+            let info = engine.info();
+            let known = |value: Option<String>| value.unwrap_or_else(|| "unknown".to_owned());
+            vec![Finding {
+                name: "engine".to_owned(),
+                verdict: Verdict::Ok,
+                found: format!(
+                    "{:?} {} at {}: model {}, context {}, vocabulary {}, logprobs {}; gives exact \
+                     ids and logprobs",
+                    info.kind,
+                    known(info.version.clone()),
+                    info.url,
+                    info.model,
+                    known(info.context_window.map(|n| n.to_string())),
+                    known(info.vocab_size.map(|n| n.to_string())),
+                    info.logprob_mode
+                ),
+                help: None,
+            }]
+        }
+        Err(error) => vec![Finding {
+            name: "engine".to_owned(),
+            verdict: Verdict::Broken,
+            found: "cannot be used for training".to_owned(),
+            help: Some(format!("{error:#}")),
+        }],
+    }
+}

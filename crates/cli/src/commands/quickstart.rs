@@ -1,0 +1,149 @@
+//! `polar quickstart`: real agent CLIs on a demo task, with everything embedded.
+
+use crate::api::Api;
+use crate::args::{Isolation, NodeArgs, Quickstart};
+use crate::commands::{follow, simulate_engine, trajectories};
+use crate::stack::{Stack, StackConfig};
+use crate::{paths, stack, task_file};
+use anyhow::{Context, Result, bail, ensure};
+use polar_session::harness::{HarnessAdapter, Installer};
+use polar_simulator::{SimulatorConfig, SimulatorHandle};
+use serde_json::{Value, json};
+use std::io::Write as _;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::Path;
+
+pub(crate) async fn quickstart(args: Quickstart) -> Result<()> {
+    let adapters = args
+        .harness
+        .iter()
+        .map(|name| HarnessAdapter::shipped(name).context("--harness"))
+        .collect::<Result<Vec<_>>>()?;
+    install(&adapters).await?;
+
+    let simulator = match args.engine.engine {
+        Some(_) => None,
+        None => Some(start_simulator().await?),
+    };
+    let mut engine = args.engine.clone();
+    if let Some(simulator) = &simulator {
+        engine.engine = Some(simulator.url());
+    }
+    let engine = stack::connect_engine(&engine).await?;
+
+    let isolation = chosen_isolation(args.local_isolation).await?;
+    let state = tempfile::Builder::new().prefix("polar-quickstart-").tempdir()?;
+    let config = StackConfig {
+        api: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0),
+        token: None,
+        state: state.path().to_owned(),
+        node: NodeArgs {
+            proxy_port: 0,
+            proxy_host: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            concurrency: 2,
+            local_isolation: isolation,
+            node_id: Some("quickstart".to_owned()),
+        },
+    };
+    let stack = Stack::start(config, engine).await?;
+    let api = Api::new(stack.api_url(), None)?;
+    let tasks = demo_tasks(&args.harness, args.samples)?;
+    say(&format!("Running {} on the demo task …", args.harness.join(" and ")))?;
+    let followed = follow::submit_and_follow(&api, &tasks).await?;
+
+    say("\nTraces (trained tokens are marked):\n")?;
+    for session in followed.iter().flat_map(|task| &task.sessions) {
+        if let Some(trajectory) = api.trajectory(session.session_id.as_str()).await? {
+            trajectories::print_trajectory(&trajectory, None).await?;
+        }
+    }
+    say("")?;
+    follow::print_summary(&followed)?;
+    stack.shutdown().await;
+    if let Some(simulator) = simulator {
+        simulator.shutdown().await;
+    }
+    judge(&followed)?;
+    say(NEXT_STEPS)
+}
+
+const NEXT_STEPS: &str = "
+Next: point it at your own engine and agent.
+  polar up --engine localhost:8000            server, node and proxy in one process
+  polar run task.yaml --engine localhost:8000 one task, results here
+  polar doctor --engine localhost:8000        checks this machine and your engine";
+
+async fn install(adapters: &[HarnessAdapter]) -> Result<()> {
+    let installer = Installer::new(&paths::cache()?);
+    for adapter in adapters {
+        if !installer.is_installed(adapter) {
+            say(&format!("Installing {} {} …", adapter.name, adapter.version))?;
+        }
+        installer.ensure(adapter).await?;
+    }
+    Ok(())
+}
+
+async fn start_simulator() -> Result<SimulatorHandle> {
+    let config = SimulatorConfig {
+        policy: simulate_engine::policy("fix-test")?,
+        model: "polar-simulator".to_owned(),
+        ..SimulatorConfig::default()
+    };
+    Ok(polar_simulator::serve(config).await?)
+}
+
+/// The demo's agents are known and its policy is scripted, so a machine without
+/// bubblewrap may run them as plain processes. It is said, so that nobody takes that for
+/// isolation.
+async fn chosen_isolation(asked: Isolation) -> Result<Isolation> {
+    if asked != Isolation::Auto {
+        return Ok(asked);
+    }
+    match stack::bubblewrap_problem().await? {
+        None => Ok(Isolation::Bubblewrap),
+        Some(problem) => {
+            say(&format!("No bubblewrap here, so the demo runs as plain processes ({problem})."))?;
+            Ok(Isolation::Process)
+        }
+    }
+}
+
+fn demo_tasks(harnesses: &[String], samples: u32) -> Result<Vec<Value>> {
+    harnesses
+        .iter()
+        .map(|harness| {
+            let mut task = task_file::parse(polar_simulator::FIX_TEST_TASK, Path::new("."))?;
+            task_file::set_harness(&mut task, harness)?;
+            task["task_id"] = json!(format!("quickstart-{harness}"));
+            task["num_samples"] = json!(samples);
+            Ok(task)
+        })
+        .collect()
+}
+
+fn judge(followed: &[follow::Followed]) -> Result<()> {
+    for session in followed.iter().flat_map(|task| &task.sessions) {
+        let Some(report) = session.report() else {
+            bail!("{} has no report", session.session_id);
+        };
+        ensure!(
+            session.reward == Some(1.0),
+            "{} did not repair the test: reward {:?}",
+            session.session_id,
+            session.reward
+        );
+        ensure!(
+            report.tokens.is_conserved() && report.tokens.trained > 0,
+            "{} lost tokens: {:?}",
+            session.session_id,
+            report.tokens
+        );
+    }
+    Ok(())
+}
+
+fn say(text: &str) -> Result<()> {
+    writeln!(std::io::stdout(), "{text}")?;
+    Ok(())
+}

@@ -1,0 +1,93 @@
+//! `polar up`, `polar rollout-server` and `polar gateway`: what runs until it is told
+//! to end.
+
+use crate::api::base_url;
+use crate::args::{GatewayNode, RolloutServer, Up};
+use crate::paths;
+use crate::stack::{self, NodeSettings, Stack, StackConfig};
+use anyhow::{Context, Result};
+use polar_node::{Node, ServerAddress};
+use polar_server::Server;
+use std::io::Write as _;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
+
+pub(crate) async fn up(args: Up) -> Result<()> {
+    let engine = stack::connect_engine(&args.engine).await?;
+    let model = engine.info().model.clone();
+    let config = StackConfig {
+        api: SocketAddr::new(args.host, args.port),
+        token: args.token,
+        state: paths::state(args.state)?,
+        node: args.node,
+    };
+    let stack = Stack::start(config, engine).await?;
+    announce(&format!(
+        "control API  {}\nproxy        http://{}\nmodel        {model}\nstate        {}",
+        stack.api_url(),
+        stack.proxy(),
+        stack.state().display(),
+    ))?;
+    until_interrupted().await?;
+    stack.shutdown().await;
+    Ok(())
+}
+
+pub(crate) async fn rollout_server(args: RolloutServer) -> Result<()> {
+    let state = paths::state(args.state)?.join("server");
+    let mut config = stack::server_config(SocketAddr::new(args.host, args.port), &state);
+    config.control_token = args.token;
+    config.known.default_image = args.default_image;
+    config.limits.lease_ttl = Duration::try_from_secs_f64(args.lease_seconds)
+        .context("--lease-seconds: must be a number of seconds above 0")?;
+    let server = Server::start(config).await.context("start the rollout server")?;
+    announce(&format!("control API  http://{}\nstate        {}", server.addr(), state.display()))?;
+    until_interrupted().await?;
+    server.shutdown().await;
+    Ok(())
+}
+
+pub(crate) async fn gateway(args: GatewayNode) -> Result<()> {
+    let engine = stack::connect_engine(&args.engine).await?;
+    let model = engine.info().model.clone();
+    let control = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), args.control_port);
+    let token = args.token;
+    let config = stack::node_config(NodeSettings {
+        node_id: paths::node_id(args.node_id),
+        server: args.rollout_server.map(|address| ServerAddress { url: base_url(&address), token }),
+        state: paths::state(args.state)?.join("node"),
+        gateway_listen: SocketAddr::new(args.host, args.port),
+        control_listen: Some(control),
+        concurrency: args.concurrency,
+        isolation: args.local_isolation,
+        engine,
+    })
+    .await?;
+    let node = Node::start(config).await.context("start the gateway node")?;
+    let mut text = format!("proxy        http://{}\nmodel        {model}", node.gateway_address());
+    if let Some(control) = node.control_address() {
+        text.push_str(&format!("\ncontrol      http://{control}"));
+    }
+    announce(&text)?;
+    until_interrupted().await?;
+    node.shutdown(stack::GRACE).await;
+    Ok(())
+}
+
+fn announce(text: &str) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{text}")?;
+    out.flush()?;
+    Ok(())
+}
+
+/// Returns on Ctrl-C or SIGTERM.
+pub(crate) async fn until_interrupted() -> Result<()> {
+    let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
+    tokio::select! {
+        result = tokio::signal::ctrl_c() => result.context("listen for Ctrl-C")?,
+        _ = terminate.recv() => {}
+    }
+    Ok(())
+}

@@ -1,0 +1,43 @@
+//! `polar simulate-engine`.
+
+use crate::args::SimulateEngine;
+use crate::commands::serve::until_interrupted;
+use anyhow::{Context, Result};
+use polar_simulator::{Policy, SimulatorConfig, Speed, shipped_policies, shipped_policy};
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+pub(crate) async fn simulate_engine(args: SimulateEngine) -> Result<()> {
+    let config = SimulatorConfig {
+        listen: SocketAddr::new(args.host, args.port),
+        model: args.model,
+        policy: policy(&args.policy)?,
+        context_window: args.context_window,
+        speed: Speed {
+            first_token: Duration::from_millis(args.first_token_ms),
+            tokens_per_second: args.tokens_per_second,
+            ..Speed::default()
+        },
+        ..SimulatorConfig::default()
+    };
+    let simulator = polar_simulator::serve(config).await?;
+    writeln!(std::io::stdout(), "engine simulator at {}", simulator.url())?;
+    until_interrupted().await?;
+    simulator.shutdown().await;
+    Ok(())
+}
+
+/// A shipped policy by name, or one of the user's by path.
+pub(crate) fn policy(choice: &str) -> Result<Policy> {
+    if let Some(policy) = shipped_policy(choice) {
+        return Ok(policy);
+    }
+    let text = std::fs::read_to_string(choice).with_context(|| {
+        format!(
+            "policy {choice:?} is neither a readable file nor one of the shipped ones: {}",
+            shipped_policies().collect::<Vec<_>>().join(", ")
+        )
+    })?;
+    Policy::from_yaml(&text).with_context(|| format!("policy {choice}"))
+}

@@ -1,0 +1,109 @@
+//! `polar trajectories`: as data, or as text with the trained tokens marked.
+
+use crate::api::{Api, base_url};
+use crate::args::{Format, Trajectories};
+use crate::display::{self, SpanKind};
+use anyhow::{Context, Result};
+use futures_util::StreamExt as _;
+use polar_types::{Trace, Trajectory};
+use serde_json::{Value, json};
+use std::io::Write as _;
+use std::time::Duration;
+
+pub(crate) async fn trajectories(args: Trajectories) -> Result<()> {
+    let api = Api::new(&args.server.server, args.server.token)?;
+    let format = match args.format {
+        Format::Json => "json",
+        Format::Jsonl => "jsonl",
+        Format::Text => return as_text(&api, &args.task, args.engine.as_deref()).await,
+    };
+    // Passed on as it comes: a task's trajectories can be larger than memory.
+    let mut body = api.trajectories(&args.task, format).await?.bytes_stream();
+    let mut out = std::io::stdout().lock();
+    while let Some(piece) = body.next().await {
+        out.write_all(&piece.context("read the trajectories")?)?;
+    }
+    out.flush()?;
+    Ok(())
+}
+
+async fn as_text(api: &Api, task: &str, engine: Option<&str>) -> Result<()> {
+    let mut shown = 0;
+    for session in api.sessions(task).await? {
+        if let Some(trajectory) = api.trajectory(session.session_id.as_str()).await? {
+            print_trajectory(&trajectory, engine).await?;
+            shown += 1;
+        }
+    }
+    if shown == 0 {
+        writeln!(std::io::stderr(), "no session of {task} has a trajectory yet")?;
+    }
+    Ok(())
+}
+
+/// Prints a trajectory's traces. Text comes from the engine's own tokenizer; where the
+/// engine is gone, ids are shown instead.
+pub(crate) async fn print_trajectory(trajectory: &Trajectory, engine: Option<&str>) -> Result<()> {
+    let colours = display::colours();
+    for (index, trace) in trajectory.traces.iter().enumerate() {
+        let trained = trace.loss_mask.iter().filter(|mask| **mask == 1).count();
+        let mut text = format!(
+            "── {} trace {index} of {}: {} prompt, {} response, {trained} trained tokens, \
+             {} calls, reward {}\n",
+            trajectory.session_id,
+            trajectory.traces.len(),
+            trace.prompt_ids.len(),
+            trace.response_ids.len(),
+            trace.calls.len(),
+            trace.reward.map_or("none".to_owned(), |reward| reward.to_string()),
+        );
+        let detokenizer = Detokenizer::of(trace, engine);
+        for span in display::spans(trace) {
+            text.push_str(&display::paint(&detokenizer.text(span.ids).await, span.kind, colours));
+        }
+        text.push('\n');
+        std::io::stdout().lock().write_all(text.as_bytes())?;
+    }
+    let legend = [
+        display::paint("trained", SpanKind::Trained, colours),
+        display::paint("context", SpanKind::Context, colours),
+    ];
+    writeln!(std::io::stdout(), "({})", legend.join(", "))?;
+    Ok(())
+}
+
+/// Turns ids into text with the engine that sampled them.
+struct Detokenizer {
+    client: reqwest::Client,
+    base: Option<String>,
+}
+
+impl Detokenizer {
+    fn of(trace: &Trace, engine: Option<&str>) -> Self {
+        let recorded = trace.sampling["engine"]["url"].as_str();
+        let client = reqwest::Client::builder()
+            .timeout(Duration::from_secs(10))
+            .no_proxy()
+            .build()
+            .unwrap_or_default();
+        Self { client, base: engine.or(recorded).map(base_url) }
+    }
+
+    async fn text(&self, ids: &[u32]) -> String {
+        match self.ask(ids).await {
+            Some(text) => text,
+            None => ids.iter().map(|id| format!("{id} ")).collect(),
+        }
+    }
+
+    async fn ask(&self, ids: &[u32]) -> Option<String> {
+        let url = format!("{}/detokenize", self.base.as_deref()?);
+        let request = self.client.post(url).json(&json!({"tokens": ids}));
+        let answer: Value =
+            request.send().await.ok()?.error_for_status().ok()?.json().await.ok()?;
+        // vLLM and SGLang say `prompt` or `text`, llama.cpp says `content`.
+        ["prompt", "text", "content"]
+            .iter()
+            .find_map(|field| answer[*field].as_str().map(str::to_owned))
+    }
+}

@@ -1,0 +1,259 @@
+//! Tables, progress and coloured tokens. Everything for people goes through here.
+
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use polar_types::{SessionInfo, SessionStatus, TaskInfo, TokenCounts, Trace, UntrainedReason};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::IsTerminal as _;
+
+/// Whether stdout gets colours: a terminal that has not been told otherwise.
+pub(crate) fn colours() -> bool {
+    std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none()
+}
+
+/// A table with columns as wide as their widest cell; numbers to the right.
+pub(crate) fn table(header: &[&str], rows: &[Vec<String>]) -> String {
+    let mut widths: Vec<usize> = header.iter().map(|cell| cell.chars().count()).collect();
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let numeric: Vec<bool> = (0..header.len())
+        .map(|column| {
+            rows.iter().all(|row| {
+                row.get(column)
+                    .is_some_and(|cell| cell == "-" || cell.replace('%', "").parse::<f64>().is_ok())
+            })
+        })
+        .collect();
+    let mut text = String::new();
+    let mut line = |cells: &mut dyn Iterator<Item = &str>| {
+        let mut row = String::new();
+        for (column, cell) in cells.enumerate() {
+            let width = widths.get(column).copied().unwrap_or_default();
+            let right = numeric.get(column).copied().unwrap_or_default();
+            // Writing to a string cannot fail.
+            let _ = if right {
+                write!(row, "{cell:>width$}  ")
+            } else {
+                write!(row, "{cell:<width$}  ")
+            };
+        }
+        text.push_str(row.trim_end());
+        text.push('\n');
+    };
+    line(&mut header.iter().copied());
+    for row in rows {
+        line(&mut row.iter().map(String::as_str));
+    }
+    text
+}
+
+/// One row per session: what came out, and where its tokens went.
+pub(crate) fn session_table(sessions: &[SessionInfo]) -> String {
+    let header = [
+        "session",
+        "status",
+        "reward",
+        "calls",
+        "traces",
+        "sampled",
+        "trained",
+        "untrained",
+        "context",
+        "forks",
+    ];
+    let rows: Vec<Vec<String>> = sessions
+        .iter()
+        .map(|session| {
+            let mut row = vec![
+                session.session_id.to_string(),
+                session.status.as_str().to_owned(),
+                session.reward.map_or("-".to_owned(), |reward| format!("{reward:.3}")),
+            ];
+            match session.report() {
+                Some(report) => {
+                    let tokens = &report.tokens;
+                    row.extend([
+                        report.calls.to_string(),
+                        report.traces.to_string(),
+                        tokens.sampled.to_string(),
+                        tokens.trained.to_string(),
+                        untrained(tokens),
+                        tokens.context.to_string(),
+                        forks(&report.forks),
+                    ]);
+                }
+                None => row.extend(std::iter::repeat_n("-".to_owned(), 7)),
+            }
+            row
+        })
+        .collect();
+    table(&header, &rows)
+}
+
+/// `sampled == trained + untrained`, spelled out for a whole task.
+pub(crate) fn conservation(tokens: &TokenCounts) -> String {
+    let relation = if tokens.is_conserved() { "==" } else { "!=" };
+    format!(
+        "{} sampled {relation} {} trained + {} untrained with a reason",
+        tokens.sampled,
+        tokens.trained,
+        tokens.untrained.values().sum::<u64>()
+    )
+}
+
+fn untrained(tokens: &TokenCounts) -> String {
+    let parts: Vec<String> = tokens
+        .untrained
+        .iter()
+        .filter(|(_, count)| **count > 0)
+        .map(|(reason, count)| format!("{count} {}", reason_word(*reason)))
+        .collect();
+    if parts.is_empty() { "0".to_owned() } else { parts.join(", ") }
+}
+
+fn reason_word(reason: UntrainedReason) -> String {
+    json_word(&reason)
+}
+
+fn forks(forks: &BTreeMap<polar_types::ForkCause, u32>) -> String {
+    let parts: Vec<String> =
+        forks.iter().map(|(cause, count)| format!("{count} {}", json_word(cause))).collect();
+    if parts.is_empty() { "-".to_owned() } else { parts.join(", ") }
+}
+
+/// The name a unit variant has in JSON, which is the name the docs use.
+fn json_word<T: serde::Serialize>(value: &T) -> String {
+    match serde_json::to_value(value) {
+        Ok(serde_json::Value::String(word)) => word,
+        _ => "?".to_owned(),
+    }
+}
+
+/// Bars that follow the sessions of tasks through their stages.
+pub(crate) struct Progress {
+    bars: BTreeMap<&'static str, ProgressBar>,
+    _group: MultiProgress,
+}
+
+const STAGES: [(&str, &[SessionStatus]); 6] = [
+    ("queued", &[SessionStatus::Queued]),
+    ("preparing", &[SessionStatus::Preparing]),
+    ("ready", &[SessionStatus::Ready]),
+    ("running", &[SessionStatus::Running]),
+    ("grading", &[SessionStatus::Grading, SessionStatus::Delivering]),
+    (
+        "ended",
+        &[
+            SessionStatus::Completed,
+            SessionStatus::TimedOut,
+            SessionStatus::Failed,
+            SessionStatus::Cancelled,
+        ],
+    ),
+];
+
+impl Progress {
+    pub(crate) fn new(total: u64) -> Self {
+        let group = MultiProgress::new();
+        let style = ProgressStyle::with_template("{prefix:>10} {bar:40} {pos}/{len}")
+            .unwrap_or_else(|_| ProgressStyle::default_bar());
+        let bars = STAGES
+            .iter()
+            .map(|(name, _)| {
+                let bar = group.add(ProgressBar::new(total).with_style(style.clone()));
+                bar.set_prefix(*name);
+                (*name, bar)
+            })
+            .collect();
+        Self { bars, _group: group }
+    }
+
+    pub(crate) fn update(&self, tasks: &[TaskInfo]) {
+        for (name, statuses) in STAGES {
+            let count: u64 = tasks
+                .iter()
+                .flat_map(|task| statuses.iter().filter_map(|s| task.sessions.get(s.as_str())))
+                .map(|count| u64::from(*count))
+                .sum();
+            if let Some(bar) = self.bars.get(name) {
+                bar.set_position(count);
+            }
+        }
+    }
+
+    pub(crate) fn finish(self) {
+        for bar in self.bars.values() {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// A run of equal mask in a trace.
+pub(crate) struct Span<'a> {
+    pub(crate) ids: &'a [u32],
+    pub(crate) kind: SpanKind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SpanKind {
+    /// Context before the first sampled token.
+    Prompt,
+    /// Context between sampled tokens.
+    Context,
+    /// Trained tokens.
+    Trained,
+}
+
+/// Splits a trace where the mask changes.
+pub(crate) fn spans(trace: &Trace) -> Vec<Span<'_>> {
+    let mut spans = vec![Span { ids: &trace.prompt_ids, kind: SpanKind::Prompt }];
+    let mut start = 0;
+    for position in 1..=trace.loss_mask.len() {
+        let ends = position == trace.loss_mask.len()
+            || trace.loss_mask[position] != trace.loss_mask[start];
+        if ends {
+            let kind =
+                if trace.loss_mask[start] == 1 { SpanKind::Trained } else { SpanKind::Context };
+            spans.push(Span { ids: &trace.response_ids[start..position], kind });
+            start = position;
+        }
+    }
+    spans
+}
+
+/// Text of a span: green where trained, dim where context; brackets where there are no
+/// colours.
+pub(crate) fn paint(text: &str, kind: SpanKind, colours: bool) -> String {
+    match (kind, colours) {
+        (SpanKind::Trained, true) => format!("\x1b[32m{text}\x1b[0m"),
+        (SpanKind::Context | SpanKind::Prompt, true) => format!("\x1b[2m{text}\x1b[0m"),
+        (SpanKind::Trained, false) => format!("⟦{text}⟧"),
+        (SpanKind::Context | SpanKind::Prompt, false) => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_aligned_and_numbers_stand_right() {
+        let text = table(
+            &["name", "n"],
+            &[vec!["a".into(), "5".into()], vec!["long".into(), "10".into()]],
+        );
+        assert_eq!(text, "name   n\na      5\nlong  10\n");
+    }
+
+    #[test]
+    fn conservation_shows_when_it_is_broken() {
+        let mut tokens = TokenCounts { sampled: 5, trained: 3, ..Default::default() };
+        tokens.untrained.insert(UntrainedReason::Undelivered, 2);
+        assert_eq!(conservation(&tokens), "5 sampled == 3 trained + 2 untrained with a reason");
+        tokens.sampled = 6;
+        assert!(conservation(&tokens).contains("!="));
+    }
+}

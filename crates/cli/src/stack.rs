@@ -1,0 +1,183 @@
+//! Wiring: from what the user said to running parts.
+
+use crate::api::base_url;
+use crate::args::{EngineArgs, EngineKindArg, Isolation, NodeArgs};
+use crate::paths;
+use anyhow::{Context, Result, bail};
+use polar_engine::{Engine, EngineKind, EngineOptions};
+use polar_gateway::GatewayConfig;
+use polar_node::{Node, NodeConfig, ServerAddress};
+use polar_sandbox::{LocalConfig, LocalIsolation, LocalProvider, SandboxProvider};
+use polar_server::{Server, ServerConfig, ServerHandle};
+use polar_session::harness::HarnessAdapter;
+use polar_types::{Known, Slots};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Bytes kept of each output of a command.
+const OUTPUT_LIMIT: u64 = 16 << 20;
+
+/// How long running sessions may go on when the process is asked to end.
+pub(crate) const GRACE: Duration = Duration::from_secs(30);
+
+/// What `polar up`, `run` and `quickstart` start: server and node in one process.
+pub(crate) struct StackConfig {
+    /// Where the control API listens; port 0 takes a free one.
+    pub(crate) api: SocketAddr,
+    pub(crate) token: Option<String>,
+    pub(crate) state: PathBuf,
+    pub(crate) node: NodeArgs,
+}
+
+/// Server and node in one process. They speak HTTP like on two machines, so that there
+/// is one path to keep right.
+pub(crate) struct Stack {
+    server: ServerHandle,
+    node: Node,
+    api_url: String,
+    state: PathBuf,
+}
+
+impl Stack {
+    pub(crate) async fn start(config: StackConfig, engine: Arc<dyn Engine>) -> Result<Self> {
+        let mut server = server_config(config.api, &config.state.join("server"));
+        server.control_token.clone_from(&config.token);
+        let server = Server::start(server).await.context("start the rollout server")?;
+        let api_url = format!("http://{}", server.addr());
+        let node = node_config(NodeSettings {
+            node_id: paths::node_id(config.node.node_id),
+            server: Some(ServerAddress { url: api_url.clone(), token: config.token }),
+            state: config.state.join("node"),
+            gateway_listen: SocketAddr::new(config.node.proxy_host, config.node.proxy_port),
+            control_listen: None,
+            concurrency: config.node.concurrency,
+            isolation: config.node.local_isolation,
+            engine,
+        })
+        .await?;
+        let node = Node::start(node).await.context("start the gateway node")?;
+        Ok(Self { server, node, api_url, state: config.state })
+    }
+
+    pub(crate) fn api_url(&self) -> &str {
+        &self.api_url
+    }
+
+    pub(crate) fn proxy(&self) -> SocketAddr {
+        self.node.gateway_address()
+    }
+
+    pub(crate) fn state(&self) -> &Path {
+        &self.state
+    }
+
+    /// Lets running sessions end for a while, then stops both.
+    pub(crate) async fn shutdown(self) {
+        self.node.shutdown(GRACE).await;
+        self.server.shutdown().await;
+    }
+}
+
+/// What a node is told, in the user's terms.
+pub(crate) struct NodeSettings {
+    pub(crate) node_id: String,
+    pub(crate) server: Option<ServerAddress>,
+    pub(crate) state: PathBuf,
+    pub(crate) gateway_listen: SocketAddr,
+    pub(crate) control_listen: Option<SocketAddr>,
+    pub(crate) concurrency: u32,
+    pub(crate) isolation: Isolation,
+    pub(crate) engine: Arc<dyn Engine>,
+}
+
+pub(crate) async fn node_config(settings: NodeSettings) -> Result<NodeConfig> {
+    let run = settings.concurrency.max(1);
+    // Sandboxes prepared ahead and graded behind, so that run slots never wait for them.
+    let ahead = run.div_ceil(2);
+    let mut working = Vec::new();
+    for provider in providers(settings.isolation, &settings.node_id, &settings.state).await? {
+        match provider.check().await {
+            Ok(()) => working.push(provider),
+            Err(error) if provider.kind() == "local" => {
+                bail!(
+                    "{error}. To run trusted agents without isolation, say --local-isolation \
+                     process"
+                );
+            }
+            Err(error) => tracing::info!(kind = provider.kind(), %error, "sandbox left out"),
+        }
+    }
+    Ok(NodeConfig {
+        node_id: settings.node_id.parse().context("--node-id")?,
+        server: settings.server,
+        state_dir: settings.state,
+        cache_dir: paths::cache()?,
+        slots: Slots { prepare: ahead, ready: ahead, run, grade: ahead },
+        gateway_listen: settings.gateway_listen,
+        control_listen: settings.control_listen,
+        control_token: None,
+        gateway: GatewayConfig::default(),
+        engine: settings.engine,
+        providers: working,
+        output_limit: OUTPUT_LIMIT,
+    })
+}
+
+pub(crate) fn server_config(bind: SocketAddr, data: &Path) -> ServerConfig {
+    let mut config = ServerConfig::new(data);
+    config.bind = bind;
+    config.known = Known {
+        harnesses: HarnessAdapter::names().into_iter().map(str::to_owned).collect(),
+        default_image: None,
+    };
+    config
+}
+
+/// Every kind of sandbox, whether it works here or not.
+pub(crate) async fn providers(
+    isolation: Isolation,
+    node_id: &str,
+    state: &Path,
+) -> Result<Vec<Arc<dyn SandboxProvider>>> {
+    let isolation = match isolation {
+        Isolation::Bubblewrap => LocalIsolation::Bubblewrap,
+        Isolation::Process => LocalIsolation::Process,
+        Isolation::Auto => match bubblewrap_problem().await? {
+            None => LocalIsolation::Bubblewrap,
+            Some(_) => LocalIsolation::Process,
+        },
+    };
+    let config = LocalConfig { isolation, ..LocalConfig::new(node_id, state) };
+    Ok(vec![Arc::new(LocalProvider::new(config)?)])
+}
+
+/// Why bubblewrap does not work here; `None` when it does.
+pub(crate) async fn bubblewrap_problem() -> Result<Option<String>> {
+    let folder = tempfile::tempdir()?;
+    let provider = LocalProvider::new(LocalConfig::new("probe", folder.path()))?;
+    Ok(provider.check().await.err().map(|error| error.to_string()))
+}
+
+/// Connects to the engine and checks that it gives exact ids and logprobs.
+pub(crate) async fn connect_engine(args: &EngineArgs) -> Result<Arc<dyn Engine>> {
+    let Some(address) = &args.engine else {
+        bail!(
+            "which inference engine? Give its address with --engine host:port, or try \
+             `polar simulate-engine`"
+        );
+    };
+    let options = EngineOptions {
+        kind: args.engine_kind.map(|kind| match kind {
+            EngineKindArg::Vllm => EngineKind::Vllm,
+            EngineKindArg::Sglang => EngineKind::Sglang,
+            EngineKindArg::LlamaCpp => EngineKind::LlamaCpp,
+        }),
+        model: args.engine_model.clone(),
+        api_key: args.engine_api_key.clone(),
+        ..EngineOptions::default()
+    };
+    let engine = polar_engine::connect(&base_url(address), options).await?;
+    Ok(engine)
+}

@@ -1,0 +1,199 @@
+//! Task files: a [`polar_types::TaskRequest`] in YAML or JSON, with two conveniences
+//! that only make sense next to the user's own files.
+//!
+//! - `runtime.prepare` may hold `{type: upload, source: DIR|FILE, target: PATH}`. It is
+//!   replaced by one `write_file` step per file, so that nodes never read the client's
+//!   disk.
+//! - `harness.path: adapter.yaml` is replaced by `harness.adapter` with its content.
+
+use anyhow::{Context, Result, bail, ensure};
+use base64::Engine as _;
+use serde_json::{Map, Value, json};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+/// Most bytes that upload steps may put into one task.
+const MOST_UPLOAD_BYTES: u64 = 32 << 20;
+
+/// Reads a task file. Relative paths in it start at its folder.
+pub(crate) fn read(path: &Path) -> Result<Value> {
+    let text =
+        fs::read_to_string(path).with_context(|| format!("read task file {}", path.display()))?;
+    let folder = path.parent().unwrap_or(Path::new("."));
+    parse(&text, folder).with_context(|| format!("task file {}", path.display()))
+}
+
+/// As [`read`], for text that is already at hand.
+pub(crate) fn parse(text: &str, folder: &Path) -> Result<Value> {
+    let mut task: Value = serde_saphyr::from_str(text).context("not valid YAML")?;
+    ensure!(task.is_object(), "a task is a mapping with at least `instruction` and `harness`");
+    inline_adapter(&mut task, folder)?;
+    expand_uploads(&mut task, folder)?;
+    Ok(task)
+}
+
+/// Uses another harness than the file says: a shipped name, or the path of an adapter.
+pub(crate) fn set_harness(task: &mut Value, choice: &str) -> Result<()> {
+    let is_path = choice.ends_with(".yaml") || choice.ends_with(".yml") || choice.contains('/');
+    let mut harness = match task.get("harness") {
+        Some(Value::Object(map)) => map.clone(),
+        _ => Map::new(),
+    };
+    harness.remove("adapter");
+    if is_path {
+        harness.insert("path".to_owned(), json!(choice));
+    } else {
+        harness.insert("name".to_owned(), json!(choice));
+    }
+    task["harness"] = Value::Object(harness);
+    inline_adapter(task, Path::new("."))
+}
+
+fn inline_adapter(task: &mut Value, folder: &Path) -> Result<()> {
+    let Some(harness) = task.get_mut("harness").and_then(Value::as_object_mut) else {
+        return Ok(());
+    };
+    let Some(path) = harness.remove("path") else {
+        return Ok(());
+    };
+    let path = path.as_str().context("harness.path: must be a string")?;
+    let path = folder.join(path);
+    let text = fs::read_to_string(&path)
+        .with_context(|| format!("harness.path: read {}", path.display()))?;
+    let adapter: Value = serde_saphyr::from_str(&text)
+        .with_context(|| format!("harness.path: {} is not valid YAML", path.display()))?;
+    let name = adapter["name"]
+        .as_str()
+        .with_context(|| format!("harness.path: {} has no `name`", path.display()))?;
+    harness.insert("name".to_owned(), json!(name));
+    harness.insert("adapter".to_owned(), adapter);
+    Ok(())
+}
+
+fn expand_uploads(task: &mut Value, folder: &Path) -> Result<()> {
+    let Some(steps) = task.pointer_mut("/runtime/prepare").and_then(Value::as_array_mut) else {
+        return Ok(());
+    };
+    let mut budget = MOST_UPLOAD_BYTES;
+    let mut expanded = Vec::with_capacity(steps.len());
+    for (index, step) in std::mem::take(steps).into_iter().enumerate() {
+        if step["type"] == "upload" {
+            upload(&step, folder, &mut budget, &mut expanded)
+                .with_context(|| format!("runtime.prepare[{index}]"))?;
+        } else {
+            expanded.push(step);
+        }
+    }
+    *steps = expanded;
+    Ok(())
+}
+
+fn upload(step: &Value, folder: &Path, budget: &mut u64, out: &mut Vec<Value>) -> Result<()> {
+    let source = step["source"].as_str().context("upload needs `source`, a file or folder")?;
+    let target = step["target"].as_str().unwrap_or(".");
+    let source = folder.join(source);
+    let mut files = Vec::new();
+    collect(&source, &mut files)?;
+    for file in files {
+        let content = fs::read(&file).with_context(|| format!("read {}", file.display()))?;
+        *budget = budget.checked_sub(content.len() as u64).with_context(|| {
+            format!(
+                "uploads are larger than {} MiB; put large files into the image or fetch them \
+                 in an exec step",
+                MOST_UPLOAD_BYTES >> 20
+            )
+        })?;
+        let inside = if source.is_dir() {
+            Path::new(target).join(file.strip_prefix(&source)?)
+        } else {
+            PathBuf::from(target)
+        };
+        out.push(write_file(&inside, &file, content)?);
+    }
+    Ok(())
+}
+
+fn write_file(inside: &Path, file: &Path, content: Vec<u8>) -> Result<Value> {
+    let path = inside.to_str().with_context(|| format!("{} is not UTF-8", inside.display()))?;
+    let mode = fs::metadata(file)?.permissions().mode();
+    let (encoding, content) = match String::from_utf8(content) {
+        Ok(text) => ("utf8", text),
+        Err(binary) => {
+            let encoder = base64::engine::general_purpose::STANDARD;
+            ("base64", encoder.encode(binary.into_bytes()))
+        }
+    };
+    Ok(json!({
+        "type": "write_file",
+        "path": path,
+        "content": content,
+        "encoding": encoding,
+        "executable": mode & 0o111 != 0,
+    }))
+}
+
+fn collect(path: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
+    let kind = fs::symlink_metadata(path).with_context(|| format!("read {}", path.display()))?;
+    if kind.is_file() {
+        files.push(path.to_owned());
+    } else if kind.is_dir() {
+        let mut entries: Vec<PathBuf> =
+            fs::read_dir(path)?.map(|entry| entry.map(|e| e.path())).collect::<Result<_, _>>()?;
+        // The same folder always gives the same task, so that its id stays idempotent.
+        entries.sort();
+        for entry in entries {
+            collect(&entry, files)?;
+        }
+    } else {
+        bail!("{} is neither a file nor a folder; symbolic links are not uploaded", path.display());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_upload_becomes_one_step_per_file() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join("repo")).unwrap();
+        fs::write(folder.path().join("repo/b.txt"), "text").unwrap();
+        fs::write(folder.path().join("repo/a.bin"), [0xff, 0x00]).unwrap();
+        let task = parse(
+            "harness: pi\nruntime:\n  type: local\n  prepare:\n    \
+             - {type: upload, source: repo, target: src}\n",
+            folder.path(),
+        )
+        .unwrap();
+        let steps = task["runtime"]["prepare"].as_array().unwrap();
+        assert_eq!(steps.len(), 2);
+        assert_eq!(steps[0]["path"], "src/a.bin");
+        assert_eq!(steps[0]["encoding"], "base64");
+        assert_eq!(steps[0]["content"], "/wA=");
+        assert_eq!(steps[1]["path"], "src/b.txt");
+        assert_eq!(steps[1]["content"], "text");
+    }
+
+    #[test]
+    fn a_missing_upload_names_the_step() {
+        let error = parse(
+            "harness: pi\nruntime: {type: local, prepare: [{type: upload, source: gone}]}",
+            Path::new("/nonexistent"),
+        )
+        .unwrap_err();
+        let text = format!("{error:#}");
+        assert!(text.contains("runtime.prepare[0]"), "{text}");
+        assert!(text.contains("/nonexistent/gone"), "{text}");
+    }
+
+    #[test]
+    fn an_adapter_path_is_inlined() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("mine.yaml"), "name: mine\ncommand: [mine]\n").unwrap();
+        let task = parse("harness: {path: mine.yaml}", folder.path()).unwrap();
+        assert_eq!(task["harness"]["name"], "mine");
+        assert_eq!(task["harness"]["adapter"]["command"], json!(["mine"]));
+    }
+}
