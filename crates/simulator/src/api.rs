@@ -88,6 +88,20 @@ impl Simulator {
         }
     }
 
+    /// Ids of a prompt that came as text.
+    fn encode_prompt(&self, text: &str) -> Result<Vec<u32>, ApiError> {
+        let window = self.config.context_window;
+        let most = window.saturating_mul(self.vocabulary.longest_token());
+        // Bytes bound characters from above and cost nothing to count.
+        if text.len() > most {
+            let characters = text.chars().count();
+            if characters > most {
+                return Err(ApiError::text_too_long(characters, most, window));
+            }
+        }
+        Ok(self.vocabulary.encode(text)?)
+    }
+
     /// Sixteen hex digits that no other request of this server has.
     fn unique(&self, request: u64, part: u64) -> String {
         format!("{:016x}", mix(self.config.seed ^ mix(request) ^ part.wrapping_mul(0x1_0001)))

@@ -64,6 +64,11 @@ impl Vocabulary {
         u32::try_from(self.tokens.len()).unwrap_or(u32::MAX)
     }
 
+    /// Most bytes a token stands for.
+    pub fn longest_token(&self) -> usize {
+        self.tokens.iter().map(|token| token.bytes.len()).max().unwrap_or(1)
+    }
+
     /// The id that ends an assistant turn.
     pub fn end_of_turn(&self) -> u32 {
         self.end_of_turn

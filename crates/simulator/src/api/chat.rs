@@ -27,7 +27,7 @@ pub(super) async fn chat(
     headers: HeaderMap,
     bytes: Bytes,
 ) -> Result<Response, ApiError> {
-    let body = body(&bytes)?;
+    let body = body(&headers, &bytes)?;
     let number = simulator.arrived(&uri, &headers, &body);
     let (sampling, chat): (SamplingFields, ChatFields) = (fields(&body)?, fields(&body)?);
     sampling.check()?;

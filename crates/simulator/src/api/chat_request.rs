@@ -2,6 +2,7 @@
 //! Unknown fields are ignored, as vLLM ignores them.
 
 use super::error::ApiError;
+use http::{HeaderMap, header};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -51,7 +52,7 @@ pub(super) enum OneOrMany {
 /// Fields of chat completions alone.
 #[derive(Debug, Clone, Default, Deserialize)]
 pub(super) struct ChatFields {
-    pub messages: Option<Vec<Value>>,
+    pub messages: Option<Value>,
     pub tools: Option<Vec<Value>>,
     pub tool_choice: Option<Value>,
     pub parallel_tool_calls: Option<bool>,
@@ -77,17 +78,29 @@ pub(super) enum ToolChoice {
 
 /// Reads any of the field sets from a body.
 pub(super) fn fields<'b, T: Deserialize<'b>>(body: &'b Value) -> Result<T, ApiError> {
-    T::deserialize(body).map_err(|error| ApiError::validation(&error.to_string()))
+    T::deserialize(body).map_err(|error| ApiError::validation(&error.to_string(), None))
 }
 
-/// Reads a request body.
-pub(super) fn body(bytes: &[u8]) -> Result<Value, ApiError> {
-    let value: Value = serde_json::from_slice(bytes)
-        .map_err(|error| ApiError::validation(&format!("JSON decode error: {error}")))?;
+/// Reads a request body that must be declared as JSON, as vLLM wants it.
+pub(super) fn body(headers: &HeaderMap, bytes: &[u8]) -> Result<Value, ApiError> {
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+    let media = kind.and_then(|kind| kind.split(';').next()).unwrap_or_default().trim();
+    if !media.eq_ignore_ascii_case("application/json") {
+        return Err(ApiError::not_json());
+    }
+    parsed(bytes)
+}
+
+/// Reads a request body, whatever it is declared as.
+pub(super) fn parsed(bytes: &[u8]) -> Result<Value, ApiError> {
+    let value: Value = serde_json::from_slice(bytes).map_err(|error| {
+        let place = error.column().to_string();
+        ApiError::validation(&format!("JSON decode error: {error}"), Some(&place))
+    })?;
     if value.is_object() {
         Ok(value)
     } else {
-        Err(ApiError::validation("the body must be a JSON object"))
+        Err(ApiError::validation("Input should be a valid dictionary", None))
     }
 }
 
@@ -96,23 +109,20 @@ impl SamplingFields {
     pub(super) fn check(&self) -> Result<(), ApiError> {
         let range = |holds: bool, name: &str, rule: &str, got: String| {
             let message = format!("{name} must be {rule}, got {got}.");
-            if holds { Ok(()) } else { Err(ApiError::bad_request(message).of(name)) }
+            if holds { Ok(()) } else { Err(ApiError::bad_request(message).of_value(name, got)) }
         };
-        if let Some(n) = self.n {
-            range(n >= 1, "n", "at least 1", n.to_string())?;
+        if let Some(n) = self.n.filter(|n| *n < 1) {
+            return Err(ApiError::bad_request(format!("n must be at least 1, got {n}.")));
         }
-        for (name, value) in
-            [("max_tokens", self.max_tokens), ("max_completion_tokens", self.max_completion_tokens)]
-        {
-            if let Some(value) = value {
-                range(value >= 1, name, "at least 1", value.to_string())?;
-            }
+        let asked = self.max_completion_tokens.or(self.max_tokens);
+        if let Some(asked) = asked {
+            range(asked >= 1, "max_tokens", "at least 1", asked.to_string())?;
         }
         if let Some(t) = self.temperature {
-            range(t >= 0.0, "temperature", "non-negative", t.to_string())?;
+            range(t >= 0.0, "temperature", "non-negative", format!("{t:?}"))?;
         }
         if let Some(p) = self.top_p {
-            range(p > 0.0 && p <= 1.0, "top_p", "in (0, 1]", p.to_string())?;
+            range(p > 0.0 && p <= 1.0, "top_p", "in (0, 1]", format!("{p:?}"))?;
         }
         if self.stream_options.is_some() && !self.streams() {
             let message = "Stream options can only be defined when `stream=True`.";
@@ -121,7 +131,7 @@ impl SamplingFields {
         match self.prompt_logprobs {
             Some(asked) if asked < -1 => {
                 let message = "`prompt_logprobs` must be a positive value or -1.";
-                Err(ApiError::bad_request(message).of("prompt_logprobs"))
+                Err(ApiError::bad_request(message).of_value("prompt_logprobs", asked))
             }
             Some(asked) if self.streams() && asked != 0 => {
                 let message = "`prompt_logprobs` are not available when `stream=True`.";
@@ -150,17 +160,22 @@ impl SamplingFields {
 
 impl ChatFields {
     pub(super) fn check(&self) -> Result<(), ApiError> {
-        if self.messages.is_none() {
-            return Err(ApiError::validation("missing field `messages`"));
+        match &self.messages {
+            None => return Err(ApiError::validation("Field required", Some("messages"))),
+            Some(Value::Array(_)) => {}
+            Some(_) => {
+                let problem = "Input should be a valid list";
+                return Err(ApiError::validation(problem, Some("messages")));
+            }
         }
         if self.tools.as_ref().is_some_and(Vec::is_empty) {
             let message = "`tools` must not be an empty array. Either provide at least one tool or \
                            omit the field entirely.";
             return Err(ApiError::bad_request(message).of("tools"));
         }
-        if self.top_logprobs.is_some_and(|top| top < -1) {
+        if let Some(top) = self.top_logprobs.filter(|top| *top < -1) {
             let message = "`top_logprobs` must be a positive value or -1.";
-            return Err(ApiError::bad_request(message).of("top_logprobs"));
+            return Err(ApiError::bad_request(message).of_value("top_logprobs", top));
         }
         if self.top_logprobs.is_some_and(|top| top != 0) && !self.logprobs.unwrap_or(false) {
             let message = "when using `top_logprobs`, `logprobs` must be set to true.";
@@ -208,6 +223,10 @@ impl ChatFields {
                 }
             }
         }
+    }
+
+    pub(super) fn messages(&self) -> &[Value] {
+        self.messages.as_ref().and_then(Value::as_array).map_or(&[], Vec::as_slice)
     }
 
     /// Ids that replace the rendered prompt.

@@ -2,7 +2,7 @@
 
 use super::chat::ChatView;
 use super::chat_reply::{ReasoningCounter, call_id};
-use super::generation::Generation;
+use super::generation::{Generation, without_nulls};
 use super::logprobs::{ChatLogprobs, ScorerState};
 use crate::fault::Fault;
 use crate::parsing::{CallPart, Delta, StreamParser};
@@ -179,7 +179,7 @@ impl Streaming {
             let text = self.generation.prompt_text.as_deref();
             chunk.prompt_text = Some(text.filter(|_| self.view.return_prompt_text));
             if self.continuous_usage() {
-                chunk.usage = Some(self.generation.usage(0, self.reasoning_tokens()));
+                chunk.usage = Some(self.usage_so_far(0));
             }
             let event = event(&chunk);
             self.ready.push_back(event.into());
@@ -278,7 +278,7 @@ impl Streaming {
         }
         if self.continuous_usage() {
             let sampled = self.choices[index].tokens;
-            chunk.usage = Some(self.generation.usage(sampled, self.reasoning_tokens()));
+            chunk.usage = Some(self.usage_so_far(sampled));
         }
         frame.extend_from_slice(&event(&chunk));
     }
@@ -288,7 +288,8 @@ impl Streaming {
             let sampled = self.choices.iter().map(|choice| choice.tokens).sum();
             let mut chunk = self.chunk(&[]);
             chunk.system_fingerprint = Some(self.generation.simulator.fingerprint());
-            chunk.usage = Some(self.generation.usage(sampled, self.reasoning_tokens()));
+            let usage = self.generation.usage(sampled, self.reasoning_tokens());
+            chunk.usage = Some(without_nulls(usage));
             frame.extend_from_slice(&event(&chunk));
         }
         frame.extend_from_slice(b"data: [DONE]\n\n");
@@ -316,6 +317,13 @@ impl Streaming {
     fn continuous_usage(&self) -> bool {
         let options = self.generation.fields.stream_options;
         options.is_some_and(|options| options.include_usage && options.continuous_usage_stats)
+    }
+
+    /// Usage on every chunk says nothing about the cache.
+    fn usage_so_far(&self, sampled: usize) -> Value {
+        let mut usage = self.generation.usage(sampled, self.reasoning_tokens());
+        usage["prompt_tokens_details"] = Value::Null;
+        without_nulls(usage)
     }
 
     fn reasoning_tokens(&self) -> Option<usize> {

@@ -22,6 +22,7 @@ use std::sync::Arc;
 /// Fields of text completions alone.
 #[derive(Debug, Clone, Deserialize)]
 struct CompletionFields {
+    #[serde(default)]
     prompt: Value,
     logprobs: Option<usize>,
     echo: Option<bool>,
@@ -33,7 +34,7 @@ pub(super) async fn completions(
     headers: HeaderMap,
     bytes: Bytes,
 ) -> Result<Response, ApiError> {
-    let body = body(&bytes)?;
+    let body = body(&headers, &bytes)?;
     let number = simulator.arrived(&uri, &headers, &body);
     let (mut sampling, asked): (SamplingFields, CompletionFields) =
         (fields(&body)?, fields(&body)?);
@@ -54,22 +55,27 @@ pub(super) async fn completions(
     respond(&simulator, generations, &asked).await
 }
 
+/// Ids of a prompt, and its text when it came as text.
+type Prompt = (Vec<u32>, Option<String>);
+
 /// One prompt or several, each as text or ids.
-fn prompts(simulator: &Simulator, prompt: &Value) -> Result<Vec<Vec<u32>>, ApiError> {
-    let one =
-        |prompt: &Value| match prompt {
-            Value::String(text) => Ok(simulator.vocabulary.encode(text)?),
-            Value::Array(ids) => own_ids(simulator, ids),
-            _ => Err(ApiError::validation("`prompt` must be text, ids, or a list of either")
-                .of("prompt")),
-        };
+fn prompts(simulator: &Simulator, prompt: &Value) -> Result<Vec<Prompt>, ApiError> {
+    let one = |prompt: &Value| match prompt {
+        Value::String(text) => Ok((simulator.encode_prompt(text)?, Some(text.clone()))),
+        Value::Array(ids) => Ok((own_ids(simulator, ids)?, None)),
+        _ => Err(ApiError::validation("Input should be text or ids", Some("prompt"))),
+    };
     match prompt {
+        Value::Array(items) if items.is_empty() => {
+            Err(ApiError::bad_request("You must pass at least one prompt"))
+        }
         Value::Array(items) if items.iter().any(|item| !item.is_number()) => {
             items.iter().map(one).collect()
         }
-        Value::Array(items) if items.is_empty() => Err(ApiError::bad_request(
-            "Either prompt or prompt_embeds must be provided and non-empty.",
-        )),
+        Value::Null => {
+            let message = "Either prompt or prompt_embeds must be provided and non-empty.";
+            Err(ApiError::bad_request(message).of("prompt"))
+        }
         single => Ok(vec![one(single)?]),
     }
 }
@@ -98,9 +104,7 @@ async fn respond(
     }
     simulator.activity.sampled(sampled);
     let Some(generation) = first else {
-        return Err(ApiError::bad_request(
-            "Either prompt or prompt_embeds must be provided and non-empty.",
-        ));
+        return Err(ApiError::bad_request("You must pass at least one prompt"));
     };
     let mut usage = generation.usage(sampled, None);
     usage["prompt_tokens_details"]["created_cache_tokens"] = Value::Null;
@@ -132,8 +136,9 @@ fn choice(
     let (finish, stop_reason) = reply.end();
     let echo = asked.echo.unwrap_or(false);
     let mut text = reply.text();
-    if echo {
-        text.insert_str(0, &simulator.vocabulary.decode(&generation.prompt, false));
+    // A prompt of ids has no text to echo.
+    if let Some(prompt) = generation.prompt_text.as_ref().filter(|_| echo) {
+        text.insert_str(0, prompt);
     }
     let shown = generation.shows_ids();
     // Echo with logprobs scores the prompt as well.

@@ -5,6 +5,7 @@ use axum::Json;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, StatusCode, header};
 use serde_json::json;
+use std::fmt;
 
 /// An error body with its status.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,42 +27,65 @@ impl ApiError {
         Self::new(StatusCode::BAD_REQUEST, "BadRequestError", message)
     }
 
-    /// Names the field that is at fault.
-    pub(crate) fn of(mut self, param: impl Into<String>) -> Self {
-        self.param = Some(param.into());
+    /// Names the field that is at fault, in the message too.
+    pub(crate) fn of(mut self, param: &str) -> Self {
+        self.message = format!("{} (parameter={param})", self.message);
+        self.param = Some(param.to_owned());
         self
     }
 
-    /// A field has the wrong type, or a needed one is missing.
-    pub(crate) fn validation(problem: &str) -> Self {
+    /// Names the field that is at fault and what was in it.
+    pub(crate) fn of_value(mut self, param: &str, value: impl fmt::Display) -> Self {
+        self.message = format!("{} (parameter={param}, value={value})", self.message);
+        self.param = Some(param.to_owned());
+        self
+    }
+
+    /// The body does not have the form that is asked for. `place` is where, under `body`.
+    pub(crate) fn validation(problem: &str, place: Option<&str>) -> Self {
         let message = format!("1 validation error:\n  {problem}");
-        Self::new(StatusCode::BAD_REQUEST, "Bad Request", message).of("body")
+        let param = place.map_or("body".to_owned(), |place| format!("body.{place}"));
+        let error = Self::new(StatusCode::BAD_REQUEST, "Bad Request", message);
+        Self { param: Some(param), ..error }
+    }
+
+    /// The body is not declared to be JSON.
+    pub(crate) fn not_json() -> Self {
+        let message =
+            "1 validation error:\n  Unsupported Media Type: Only 'application/json' is allowed";
+        Self::new(StatusCode::BAD_REQUEST, "Bad Request", message)
     }
 
     pub(crate) fn unknown_model(name: &str, served: &str) -> Self {
         let message = format!("The model `{name}` does not exist. Valid aliases: {served}.");
-        Self::new(StatusCode::NOT_FOUND, "NotFoundError", message).of("model")
+        let error = Self::new(StatusCode::NOT_FOUND, "NotFoundError", message);
+        Self { param: Some("model".to_owned()), ..error }
     }
 
-    pub(crate) fn prompt_too_long(tokens: usize, window: usize) -> Self {
+    /// `exact` unless the tokenizer stopped at the limit, as it does for text.
+    pub(crate) fn prompt_too_long(tokens: usize, window: usize, exact: bool) -> Self {
+        let tokens = if exact { tokens } else { window + 1 };
+        let at_least = if tokens == window + 1 { "at least " } else { "" };
         Self::bad_request(format!(
             "This model's maximum context length is {window} tokens. However, your prompt contains \
-             {tokens} input tokens, which exceeds this limit even without any output tokens. \
-             Please reduce the length of the input prompt."
+             {at_least}{tokens} input tokens, which exceeds this limit even without any output \
+             tokens. Please reduce the length of the input prompt."
         ))
-        .of("input_tokens")
+        .of_value("input_tokens", tokens)
+    }
+
+    /// Text so long that it is not even tokenised.
+    pub(crate) fn text_too_long(characters: usize, most: usize, window: usize) -> Self {
+        Self::bad_request(format!(
+            "This model's maximum context length is {window} tokens. However, your prompt contains \
+             {characters} characters (more than {most} characters, which is the upper bound for \
+             {window} input tokens). Please reduce the length of the input prompt."
+        ))
+        .of_value("input_text", characters)
     }
 
     pub(crate) fn out_of_vocabulary(id: i64) -> Self {
         Self::bad_request(format!("Token id {id} is out of vocabulary"))
-    }
-
-    pub(crate) fn not_found() -> Self {
-        Self::new(StatusCode::NOT_FOUND, "Not Found", "Not Found")
-    }
-
-    pub(crate) fn method_not_allowed() -> Self {
-        Self::new(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed", "Method Not Allowed")
     }
 
     /// What a fault answers with.

@@ -56,7 +56,7 @@ impl Generation {
         fields: SamplingFields,
         chat: &ChatFields,
     ) -> Result<Self, ApiError> {
-        let messages = chat.messages.as_deref().unwrap_or_default();
+        let messages = chat.messages();
         let tools = chat.tools.as_deref().unwrap_or_default();
         let mut options = simulator.config.chat_template_kwargs.clone();
         options.extend(chat.chat_template_kwargs.clone().unwrap_or_default());
@@ -65,7 +65,7 @@ impl Generation {
             Some(ids) => (own_ids(&simulator, ids)?, None),
             None => {
                 let text = prompt_text(&simulator, chat, &options)?;
-                (simulator.vocabulary.encode(&text)?, Some(text))
+                (simulator.encode_prompt(&text)?, Some(text))
             }
         };
         let choice = chat.tool_choice()?;
@@ -88,7 +88,7 @@ impl Generation {
         number: u64,
         headers: &HeaderMap,
         fields: SamplingFields,
-        prompt: Vec<u32>,
+        (prompt, prompt_text): (Vec<u32>, Option<String>),
     ) -> Result<Self, ApiError> {
         // Marks are kept: they are what a conversation is read back from.
         let text = simulator.vocabulary.decode(&prompt, true);
@@ -99,7 +99,7 @@ impl Generation {
             parsers: Parsers { reasoning: false, tools: false },
             forced: None,
         };
-        Self::prepare(simulator, number, headers, fields, (prompt, None), &wish)
+        Self::prepare(simulator, number, headers, fields, (prompt, prompt_text), &wish)
     }
 
     fn prepare(
@@ -111,7 +111,8 @@ impl Generation {
         wish: &Wish<'_>,
     ) -> Result<Self, ApiError> {
         let window = simulator.config.context_window;
-        let limits = limits(&fields, prompt.len(), window, wish.parsers.tools)?;
+        let size = (prompt.len(), prompt_text.is_some());
+        let limits = limits(&fields, size, window, wish.parsers.tools)?;
         let salt = fields.cache_salt.as_deref().map_or(0, text_seed);
         let (context, cache) = simulator.cache.take(&prompt, salt);
         let seed = mix(simulator.config.seed ^ fields.seed.map_or(0, |seed| mix(seed as u64)));
@@ -238,13 +239,26 @@ impl Generation {
     }
 }
 
+/// Usage as streams have it: without what is null.
+pub(super) fn without_nulls(mut usage: Value) -> Value {
+    for key in ["prompt_tokens_details", "completion_tokens_details"] {
+        if let Some(details) = usage[key].as_object_mut() {
+            details.retain(|_, value| !value.is_null());
+        }
+    }
+    if let Some(fields) = usage.as_object_mut() {
+        fields.retain(|_, value| !value.is_null());
+    }
+    usage
+}
+
 /// The prompt text of a chat.
 pub(super) fn prompt_text(
     simulator: &Simulator,
     chat: &ChatFields,
     options: &Map<String, Value>,
 ) -> Result<String, ApiError> {
-    let messages = chat.messages.as_deref().unwrap_or_default();
+    let messages = chat.messages();
     let add_prompt = chat.add_generation_prompt.unwrap_or(true);
     let text = simulator.template.render(messages, chat.tools.as_deref(), add_prompt, options)?;
     if chat.continue_final_message != Some(true) {
@@ -258,8 +272,9 @@ pub(super) fn own_ids(simulator: &Simulator, ids: &[Value]) -> Result<Vec<u32>, 
     let size = i64::from(simulator.vocabulary.size());
     ids.iter()
         .map(|id| {
-            let id =
-                id.as_i64().ok_or_else(|| ApiError::validation("token ids must be integers"))?;
+            let id = id
+                .as_i64()
+                .ok_or_else(|| ApiError::validation("Input should be a valid integer", None))?;
             u32::try_from(id).ok().filter(|_| id < size).ok_or(ApiError::out_of_vocabulary(id))
         })
         .collect()
@@ -267,15 +282,16 @@ pub(super) fn own_ids(simulator: &Simulator, ids: &[Value]) -> Result<Vec<u32>, 
 
 fn limits(
     fields: &SamplingFields,
-    prompt: usize,
+    (prompt, of_text): (usize, bool),
     window: usize,
     tools: bool,
 ) -> Result<Limits, ApiError> {
     if prompt > window {
-        return Err(ApiError::prompt_too_long(prompt, window));
+        return Err(ApiError::prompt_too_long(prompt, window, !of_text));
     }
     if prompt == window {
-        return Err(ApiError::bad_request("max_tokens must be at least 1, got 0.").of("max_tokens"));
+        let message = "max_tokens must be at least 1, got 0.";
+        return Err(ApiError::bad_request(message).of_value("max_tokens", 0));
     }
     let (name, asked) = match fields.max_completion_tokens {
         Some(asked) => ("max_completion_tokens", Some(asked)),
@@ -289,7 +305,7 @@ fn limits(
             "{name}={asked} cannot be greater than max_model_len={window}. Please request fewer \
              output tokens."
         ))
-        .of(name));
+        .of_value(name, asked));
     }
     Ok(Limits {
         max_tokens: asked.unwrap_or(usize::MAX).min(window - prompt),

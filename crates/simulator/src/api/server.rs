@@ -1,7 +1,7 @@
 //! Routes about the server itself: model list, health, weights and control, and the
 //! simulator's own.
 
-use super::chat_request::body;
+use super::chat_request::parsed;
 use super::error::ApiError;
 use super::{Simulator, now};
 use crate::activity::{SeenRequest, Stats};
@@ -67,9 +67,10 @@ pub(super) async fn update_weight_version(
     State(simulator): Shared,
     bytes: Bytes,
 ) -> Result<Json<Value>, ApiError> {
-    let body = body(&bytes)?;
+    let body = parsed(&bytes)?;
     let version = body.get("new_version").and_then(Value::as_str);
-    let version = version.ok_or_else(|| ApiError::validation("missing field `new_version`"))?;
+    let version =
+        version.ok_or_else(|| ApiError::validation("Field required", Some("new_version")))?;
     simulator.control.set_version(version);
     Ok(Json(json!({"success": true, "new_version": version})))
 }
@@ -84,7 +85,7 @@ pub(super) async fn pause(
         "keep" => PauseMode::Keep,
         other => {
             let problem = format!("mode must be 'abort', 'wait' or 'keep', not '{other}'");
-            return Err(ApiError::validation(&problem));
+            return Err(ApiError::validation(&problem, None));
         }
     };
     simulator.control.pause(mode, &simulator.activity).await;
@@ -105,7 +106,7 @@ pub(super) async fn abort_requests(
     State(simulator): Shared,
     bytes: Bytes,
 ) -> Result<Json<Value>, ApiError> {
-    let named = body(&bytes)?.get("request_ids").and_then(Value::as_array).map_or(0, Vec::len);
+    let named = parsed(&bytes)?.get("request_ids").and_then(Value::as_array).map_or(0, Vec::len);
     if named > 0 {
         return Err(
             ApiError::bad_request("the simulator aborts all requests or none").of("request_ids")
@@ -147,10 +148,11 @@ pub(super) async fn simulator_requests(State(simulator): Shared) -> Json<Vec<See
     Json(simulator.activity.requests())
 }
 
-pub(super) async fn not_found() -> ApiError {
-    ApiError::not_found()
+/// Unknown routes are answered by vLLM's web framework, in its own shape.
+pub(super) async fn not_found() -> (StatusCode, Json<Value>) {
+    (StatusCode::NOT_FOUND, Json(json!({"detail": "Not Found"})))
 }
 
-pub(super) async fn method_not_allowed() -> ApiError {
-    ApiError::method_not_allowed()
+pub(super) async fn method_not_allowed() -> (StatusCode, Json<Value>) {
+    (StatusCode::METHOD_NOT_ALLOWED, Json(json!({"detail": "Method Not Allowed"})))
 }

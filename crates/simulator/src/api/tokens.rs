@@ -7,6 +7,7 @@ use super::generation::{own_ids, prompt_text};
 use axum::Json;
 use axum::extract::State;
 use bytes::Bytes;
+use http::HeaderMap;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -26,9 +27,10 @@ struct DetokenizeFields {
 
 pub(super) async fn tokenize(
     State(simulator): State<Arc<Simulator>>,
+    headers: HeaderMap,
     bytes: Bytes,
 ) -> Result<Json<Value>, ApiError> {
-    let body = body(&bytes)?;
+    let body = body(&headers, &bytes)?;
     let (asked, chat): (TokenizeFields, ChatFields) = (fields(&body)?, fields(&body)?);
     simulator.check_model(asked.model.as_deref())?;
     let text = match asked.prompt {
@@ -55,9 +57,10 @@ pub(super) async fn tokenize(
 
 pub(super) async fn detokenize(
     State(simulator): State<Arc<Simulator>>,
+    headers: HeaderMap,
     bytes: Bytes,
 ) -> Result<Json<Value>, ApiError> {
-    let asked: DetokenizeFields = fields(&body(&bytes)?)?;
+    let asked: DetokenizeFields = fields(&body(&headers, &bytes)?)?;
     simulator.check_model(asked.model.as_deref())?;
     let ids = own_ids(&simulator, &asked.tokens)?;
     Ok(Json(json!({"prompt": simulator.vocabulary.decode(&ids, true)})))
