@@ -109,7 +109,11 @@ impl OpenCall {
         record
     }
 
-    fn into_unended_record(self) -> CallRecord {
+    fn into_unended_record(mut self) -> CallRecord {
+        let malformed = self.reply.malformed_calls();
+        if !malformed.is_empty() {
+            self.extra.insert("malformed_calls".to_owned(), json!(malformed));
+        }
         CallRecord {
             meta: CallMeta {
                 // The journal numbers its calls; this is replaced when it is appended.

@@ -2,6 +2,8 @@
 
 use super::*;
 use futures_util::StreamExt;
+use polar_convo::ReplyEvent;
+use polar_engine::EngineEvent;
 use polar_record::RecordedSession;
 
 #[tokio::test]
@@ -180,4 +182,35 @@ async fn more_than_one_choice_is_refused() {
     assert_eq!(response.status(), 400);
     let error: Value = response.json().await.unwrap();
     assert_eq!(error["error"]["param"], "n");
+}
+
+#[tokio::test]
+async fn promise_10_the_record_holds_what_was_carried_unsent_lost_and_malformed() {
+    let rig = Rig::start().await;
+    let session = rig.open("s");
+    let mut body = messages(false);
+    body["system"] =
+        json!([{"type": "text", "text": "be brief", "cache_control": {"type": "ephemeral"}}]);
+    body["metadata"] = json!({"user_id": "u"});
+    body["tools"] = json!([{"name": "ls", "input_schema": {"type": "object"}}]);
+    body["tool_choice"] = json!({"type": "auto", "disable_parallel_tool_use": true});
+    let (response, call) = rig.call("/v1/messages", session.secret(), &body).await;
+    call.prompt(&[1]);
+    call.send(EngineEvent::Chunk {
+        events: vec![
+            ReplyEvent::ToolCall { index: 0, id: "call_1".to_owned(), name: "ls".to_owned() },
+            ReplyEvent::ToolArguments { index: 0, fragment: "{\"path\": ".to_owned() },
+        ],
+        ids: vec![2],
+        logprobs: vec![None],
+    });
+    call.end(1, 1);
+    let text = within("body", within("reply", response).await.unwrap().text()).await.unwrap();
+    assert!(text.contains(polar_convo::UNPARSED_ARGUMENTS), "{text}");
+    let recorded = rig.recorded("s");
+    let extra = &recorded.calls()[0].meta.extra;
+    assert_eq!(extra["carried"], json!({"parallel_tool_calls": false}));
+    assert_eq!(extra["unsent"], json!({"metadata": {"user_id": "u"}}));
+    assert_eq!(extra["losses"][0]["kind"], "cache_control_dropped");
+    assert_eq!(extra["malformed_calls"], json!([0]));
 }
