@@ -9,7 +9,6 @@
 //! as a shell would.
 
 use crate::descriptors;
-use rustix::process::{Resource, Rlimit, setrlimit};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -34,8 +33,6 @@ pub(crate) struct Request {
     pub(crate) env: BTreeMap<String, String>,
     /// Folder.
     pub(crate) workdir: String,
-    /// Most processes of this user, where the kernel counts them.
-    pub(crate) pids: Option<u32>,
 }
 
 /// Acts as the helper when this process was started as one; otherwise does nothing.
@@ -84,10 +81,6 @@ fn become_command() -> io::Result<ExitCode> {
         return Ok(ExitCode::FAILURE);
     }
     drop(socket);
-    if let Some(pids) = request.pids {
-        let limit = Some(u64::from(pids));
-        setrlimit(Resource::Nproc, Rlimit { current: limit, maximum: limit })?;
-    }
     exec(&request, stdin.map_or_else(Stdio::null, Stdio::from))
 }
 

@@ -54,6 +54,8 @@ pub struct LocalConfig {
     pub state_dir: PathBuf,
     /// What keeps commands apart.
     pub isolation: LocalIsolation,
+    /// The bubblewrap program; looked for in `PATH` when it is a mere name.
+    pub bubblewrap: PathBuf,
     /// A binary that calls [`helper::run_if_called`] first in its `main`, such as
     /// `polar`. When absent: this program if it is `polar`, or else a
     /// `polar-sandbox-helper` or `polar` beside it or one folder up.
@@ -72,6 +74,7 @@ impl LocalConfig {
             node: node.into(),
             state_dir: state_dir.into(),
             isolation: LocalIsolation::Bubblewrap,
+            bubblewrap: "bwrap".into(),
             helper: None,
             gateway_port: LocalConfig::GATEWAY_PORT,
         }
@@ -121,6 +124,7 @@ impl SandboxProvider for LocalProvider {
     }
 
     async fn create(&self, spec: SandboxSpec) -> Result<Box<dyn Sandbox>, SandboxError> {
+        refuse_limits(&spec)?;
         let layout = Layout::new(&spec, self.config.isolation)?;
         let entry = Entry { name: spec.name.clone(), folder: layout.folder.clone() };
         self.registry.add(&entry)?;
@@ -161,4 +165,18 @@ impl SandboxProvider for LocalProvider {
             "some could not be killed; see `ps` for processes in state D",
         ))
     }
+}
+
+/// What only a container engine can do must not look as if it were done.
+fn refuse_limits(spec: &SandboxSpec) -> Result<(), SandboxError> {
+    let asked = [
+        ("image", spec.image.is_some()),
+        ("cpus", spec.cpus.is_some()),
+        ("memory_mb", spec.memory_mb.is_some()),
+        ("pids", spec.pids.is_some()),
+        ("user", spec.user.is_some()),
+    ];
+    let Some((field, _)) = asked.iter().find(|(_, asked)| *asked) else { return Ok(()) };
+    let message = format!("local sandboxes have no `{field}`; leave it out or use docker");
+    Err(SandboxError::new("make sandbox", message))
 }

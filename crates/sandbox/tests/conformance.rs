@@ -51,6 +51,8 @@ mod bubblewrap {
         output_is_kept_apart_and_cut_at_its_limit
         files_are_written_as_they_are
         read_only_folders_are_shown_at_their_path
+        commands_run_side_by_side
+        open_network_reaches_gateway_and_more
         promise_6_timeout_ends_the_whole_tree
         promise_7_nothing_outlives_its_command
         promise_7_dropped_command_dies
@@ -67,6 +69,52 @@ mod bubblewrap {
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn promise_7_sweep_after_a_kill() {
         suite::sweep_after_a_kill(ground().await, "bubblewrap::made_and_removed").await;
+    }
+}
+
+#[tokio::test]
+async fn what_is_missing_is_said_with_how_to_get_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = LocalConfig::new("node", folder.path());
+    let check = async |config: LocalConfig| {
+        let provider = LocalProvider::new(config).unwrap();
+        provider.check().await.map_err(|problem| problem.to_string())
+    };
+    let helper = Some(env!("CARGO_BIN_EXE_polar-sandbox-helper").into());
+    let no_program = LocalConfig { bubblewrap: "/no/bwrap".into(), helper, ..config.clone() };
+    let problem = check(no_program.clone()).await.unwrap_err();
+    assert!(problem.contains("/no/bwrap") && problem.contains("apt-get install bubblewrap"));
+    // A bubblewrap that may not make namespaces.
+    let no_namespaces = LocalConfig { bubblewrap: "/bin/false".into(), ..no_program.clone() };
+    let problem = check(no_namespaces).await.unwrap_err();
+    assert!(problem.contains("user namespaces"), "{problem}");
+    let no_helper = LocalConfig { helper: Some("/no/polar".into()), ..config };
+    let problem = check(no_helper).await.unwrap_err();
+    assert!(problem.contains("/no/polar is not there"), "{problem}");
+    let plain = LocalConfig { isolation: LocalIsolation::Process, ..no_program };
+    assert_eq!(check(plain).await, Ok(()));
+}
+
+#[tokio::test]
+async fn what_local_sandboxes_cannot_do_is_refused() {
+    let ground = Ground::new(|state| provider(state, LocalIsolation::Bubblewrap)).await;
+    type Change = fn(&mut polar_sandbox::SandboxSpec);
+    let changes: [(&str, Change); 8] = [
+        ("image", |spec| spec.image = Some("debian:12".into())),
+        ("cpus", |spec| spec.cpus = Some(1.0)),
+        ("memory_mb", |spec| spec.memory_mb = Some(64)),
+        ("user", |spec| spec.user = Some("nobody".into())),
+        ("workdir", |spec| spec.workdir = "relative".into()),
+        ("workdir", |spec| spec.workdir = "/usr/share/work".into()),
+        ("workdir", |spec| spec.workdir = "/work/../etc".into()),
+        ("workdir", |spec| spec.workdir = "/home".into()),
+    ];
+    for (field, change) in changes {
+        let mut spec = ground.spec("refused");
+        change(&mut spec);
+        let problem = ground.provider.create(spec).await.err().unwrap();
+        assert!(problem.message.contains(&format!("`{field}`")), "{problem}");
+        assert!(!problem.retryable);
     }
 }
 
@@ -87,6 +135,7 @@ mod process {
         output_is_kept_apart_and_cut_at_its_limit
         files_are_written_as_they_are
         read_only_folders_are_shown_at_their_path
+        commands_run_side_by_side
         promise_6_timeout_ends_the_whole_tree
         promise_7_nothing_outlives_its_command
         promise_7_dropped_command_dies

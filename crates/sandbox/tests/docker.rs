@@ -10,10 +10,11 @@
 
 mod suite;
 
-use polar_sandbox::{DockerConfig, DockerProvider, SandboxProvider};
+use polar_sandbox::{DockerConfig, DockerProvider, ExecEnd, SandboxProvider};
+use std::collections::HashSet;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use suite::ground::{Ground, Traits, node_of};
+use suite::ground::{Ground, Token, Traits, node_of, within};
 use tokio::sync::OnceCell;
 
 const IMAGE: &str = "polar-sandbox-test:busybox";
@@ -62,6 +63,8 @@ fn make_image() {
     for folder in ["bin", "etc", "proc", "sys", "dev", "tmp", "usr/bin"] {
         std::fs::create_dir_all(root.path().join(folder)).unwrap();
     }
+    let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o1777);
+    std::fs::set_permissions(root.path().join("tmp"), everybody).unwrap();
     std::fs::copy(BUSYBOX, root.path().join("bin/busybox")).unwrap();
     let tools = Command::new(BUSYBOX).arg("--list").output().unwrap();
     for tool in String::from_utf8(tools.stdout).unwrap().lines() {
@@ -95,6 +98,8 @@ conformance! { ground:
     output_is_kept_apart_and_cut_at_its_limit
     files_are_written_as_they_are
     read_only_folders_are_shown_at_their_path
+    commands_run_side_by_side
+    open_network_reaches_gateway_and_more
     promise_6_timeout_ends_the_whole_tree
     promise_7_nothing_outlives_its_command
     promise_7_dropped_command_dies
@@ -106,6 +111,69 @@ conformance! { ground:
     diff_has_every_kind_of_change
     names_are_refused_when_they_cannot_be_kept_apart
     made_and_removed
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commands_run_as_the_user_asked_for_in_folders_of_theirs() {
+    let ground = ground().await;
+    let mut spec = ground.spec("user");
+    spec.user = Some("1234:2345".into());
+    let sandbox = within(ground.provider.create(spec)).await.unwrap();
+    let said = ground.sh(&*sandbox, "id -u; id -g; touch here ~/there /tmp/x && echo made").await;
+    assert_eq!(said, "1234\n2345\nmade\n");
+    within(sandbox.write_file("a/b", b"written", false)).await.unwrap();
+    assert_eq!(ground.sh(&*sandbox, "cat a/b; stat -c %u a/b; rm -r a").await, "written1234\n");
+    within(sandbox.destroy()).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn promise_8_limits_hold() {
+    let ground = ground().await;
+    let mut spec = ground.spec("limits");
+    (spec.pids, spec.memory_mb, spec.cpus) = (Some(24), Some(64), Some(0.5));
+    let sandbox = within(ground.provider.create(spec)).await.unwrap();
+    let fork = "for i in 1 2 3 4 5 6 7 8; do for j in 1 2 3 4; do env sleep 100 & done; done";
+    let outcome = ground.run(&*sandbox, ground.script(fork)).await;
+    assert!(outcome.stderr.contains("fork"), "{}", outcome.stderr);
+    // Needs it all in memory.
+    let hoard = "head -c 200000000 /dev/zero | tail -c 190000000 | wc -c";
+    let outcome = ground.run(&*sandbox, ground.script(hoard)).await;
+    assert_ne!(outcome.stdout.trim(), "190000000");
+    let ask = "docker inspect --format {{.HostConfig.NanoCpus}} $(docker ps -q --filter label=polar.node=";
+    let ask = format!("{ask}{})", node_of(ground.dir.path()));
+    let cpus = Command::new("sh").args(["-c", &ask]).output().unwrap();
+    assert_eq!(String::from_utf8(cpus.stdout).unwrap(), "500000000\n");
+    within(sandbox.destroy()).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn container_killed_from_outside_ends_its_command() {
+    let ground = ground().await;
+    let sandbox = ground.sandbox("killed").await;
+    let token = Token::new();
+    let exec = ground.script(&format!("exec env sleep {}", token.0));
+    let kill = async {
+        token.wait_for(|count| count == 1, "did not come up").await;
+        clean_up(&node_of(ground.dir.path()));
+    };
+    let (end, ()) = tokio::join!(within(sandbox.exec(exec)), kill);
+    assert!(!matches!(end, Ok(ExecEnd::Exited(code)) if code != 137), "{end:?}");
+    assert!(within(sandbox.exec(ground.script("true"))).await.is_err());
+    within(sandbox.destroy()).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn image_that_is_not_to_be_had_is_said_with_how_to_get_it() {
+    let ground = ground().await;
+    let mut spec = ground.spec("no-image");
+    spec.image = Some("localhost:9/no/such-image".into());
+    let problem = within(ground.provider.create(spec)).await.err().unwrap().to_string();
+    assert!(problem.contains("docker pull localhost:9/no/such-image"), "{problem}");
+    let mut spec = ground.spec("no-image");
+    spec.image = None;
+    let problem = within(ground.provider.create(spec)).await.err().unwrap();
+    assert!(problem.message.contains("`image`") && !problem.retryable, "{problem}");
+    assert_eq!(within(ground.provider.sweep(&HashSet::new())).await.unwrap(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

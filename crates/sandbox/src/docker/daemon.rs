@@ -299,7 +299,9 @@ impl Daemon {
                 .map_err(|problem| self.unreachable(action, &problem))?;
             let client = timeout(ANSWER, client.negotiate_version()).await;
             client.map_err(|_| late(action))?.map_err(|problem| match problem {
-                Error::DockerResponseServerError { .. } => explain(action, problem),
+                Error::DockerResponseServerError { .. } | Error::RequestTimeoutError => {
+                    explain(action, problem)
+                }
                 _ => self.unreachable(action, &problem),
             })
         };
@@ -313,9 +315,9 @@ impl Daemon {
     ) -> Result<T, SandboxError> {
         match timeout(ANSWER, question).await {
             Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(problem @ Error::DockerResponseServerError { .. })) => {
-                Err(explain(action, problem))
-            }
+            Ok(Err(
+                problem @ (Error::DockerResponseServerError { .. } | Error::RequestTimeoutError),
+            )) => Err(explain(action, problem)),
             Ok(Err(problem)) => Err(self.unreachable(action, &problem)),
             Err(_) => Err(late(action)),
         }
@@ -342,6 +344,7 @@ fn explain(action: &str, problem: Error) -> SandboxError {
             let retryable = status_code >= 500 || matches!(status_code, 409 | 429);
             SandboxError { action: action.into(), message, retryable }
         }
+        Error::RequestTimeoutError => late(action),
         other => SandboxError::retryable(action, with_causes(&other)),
     }
 }

@@ -1,6 +1,6 @@
 //! A Docker sandbox: commands, files and changes of one container.
 
-use super::container::{Command, Container, HOME};
+use super::container::{Container, HOME};
 use super::daemon::{Attached, Output, Start};
 use crate::output::{LimitedFile, create_empty};
 use crate::registry::Registry;
@@ -87,7 +87,7 @@ impl DockerSandbox {
             () = tokio::time::sleep_until(deadline) => None,
         };
         let code = match ended {
-            Some(code) => end(command).await.map(|()| ExecEnd::Exited(code)),
+            Some(code) => command.end().await.map(|()| ExecEnd::Exited(code)),
             None => command.kill().await.map(|()| ExecEnd::TimedOut),
         }?;
         let drained = timeout(DRAIN, files.keep_all(&mut output)).await;
@@ -160,10 +160,6 @@ impl DockerSandbox {
         let archive = SyncIoBridge::new(StreamReader::new(Box::pin(archive)));
         self.snapshots.take(name, move |sink| super::snapshot::read(archive, sink)).await
     }
-}
-
-async fn end(command: Command) -> Result<(), SandboxError> {
-    command.end().await
 }
 
 #[async_trait]
@@ -242,10 +238,14 @@ impl Drop for DockerSandbox {
 /// Removes what is on the host and strikes the sandbox off.
 pub(super) fn forget(registry: &Registry, name: &str, folder: &Path) -> Result<(), SandboxError> {
     let removed = match std::fs::remove_dir_all(folder) {
-        Err(problem) if problem.kind() != io::ErrorKind::NotFound => Err(problem),
-        _ => registry.remove(name),
+        Err(problem) if problem.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
     };
-    removed.map_err(|problem| {
+    if let Some(above) = folder.parent() {
+        // Not empty is not ours to remove.
+        let _ = std::fs::remove_dir(above);
+    }
+    removed.and_then(|()| registry.remove(name)).map_err(|problem| {
         let message = format!("cannot remove {}: {problem}", folder.display());
         SandboxError::retryable("forget sandbox", message)
     })

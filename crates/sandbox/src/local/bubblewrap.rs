@@ -31,8 +31,6 @@ use tokio::io::AsyncReadExt;
 use tokio::process::{Child, Command};
 use tokio::time::{Instant, timeout, timeout_at};
 
-/// The program.
-pub(super) const PROGRAM: &str = "bwrap";
 /// Where the helper is shown inside.
 const HELPER: &str = "/run/polar/helper";
 /// How long the way to a command's start may take.
@@ -84,6 +82,7 @@ const PROC_HIDDEN: [&str; 6] = [
 pub(super) struct Jail<'a> {
     pub(super) spec: &'a SandboxSpec,
     pub(super) layout: &'a Layout,
+    pub(super) bubblewrap: &'a Path,
     pub(super) helper: &'a Path,
     pub(super) gateway_port: u16,
     pub(super) mark: &'a str,
@@ -174,18 +173,17 @@ async fn start(jail: &Jail<'_>, exec: &Exec) -> Result<Running, SandboxError> {
     let failed = |problem: io::Error| SandboxError::retryable(action, problem);
     prepare_mount_points(jail).map_err(|problem| SandboxError::new(action, problem))?;
     let (ours, theirs) = UnixStream::pair().map_err(failed)?;
-    let mut command = Command::new(PROGRAM);
+    let mut command = Command::new(jail.bubblewrap);
     command.args(arguments(jail)).env_clear().env(SANDBOX_MARK, jail.mark);
     command.stdin(OwnedFd::from(theirs)).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut monitor = jail.spawner.spawn(command).await.map_err(|problem| {
-        SandboxError::new(action, format!("cannot run {PROGRAM}: {problem}; {}", super::check::GET))
+        SandboxError::new(action, super::check::not_run(jail.bubblewrap, &problem))
     })?;
     let request = helper::Request {
         port: (jail.spec.network == Network::None).then_some(jail.gateway_port),
         argv: exec.argv.clone(),
         env: exec.env.clone(),
         workdir: exec.workdir.clone().unwrap_or_else(|| jail.layout.inside_work.clone()),
-        pids: jail.spec.pids,
     };
     let stdin = exec.stdin.as_deref().map(stdin_file).transpose().map_err(failed)?;
     let stdin = stdin.map(OwnedFd::from);
@@ -240,8 +238,7 @@ async fn complaint(monitor: &mut Child) -> String {
         let mut read = Box::pin(read);
         let _ = timeout(Duration::from_secs(5), read.read_to_end(&mut said)).await;
     }
-    let said = String::from_utf8_lossy(&said).trim().to_owned();
-    format!("{}; {}", if said.is_empty() { "bubblewrap ended" } else { &said }, super::check::GET)
+    super::check::refused(&String::from_utf8_lossy(&said))
 }
 
 /// Makes the folders that bubblewrap would make inside folders the sandbox can write to,

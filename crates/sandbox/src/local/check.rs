@@ -1,6 +1,5 @@
 //! Whether local sandboxes work on this machine, and what to do when they don't.
 
-use super::bubblewrap::PROGRAM;
 use super::{LocalConfig, LocalIsolation};
 use crate::SandboxError;
 use crate::spawner::Spawner;
@@ -10,7 +9,7 @@ use std::time::Duration;
 use tokio::process::Command;
 
 /// How to get bubblewrap.
-pub(super) const GET: &str = "`apt-get install bubblewrap` (or `dnf install bubblewrap`) gives it, \
+const GET: &str = "`apt-get install bubblewrap` (or `dnf install bubblewrap`) gives it, \
      or allow plain processes if harnesses may do all that this user may";
 /// What may keep it from making namespaces.
 const NAMESPACES: &str = "it needs unprivileged user namespaces: \
@@ -27,13 +26,14 @@ pub(super) async fn check(config: &LocalConfig, spawner: &Spawner) -> Result<(),
         return Ok(());
     }
     helper(config)?;
-    let mut command = Command::new(PROGRAM);
+    let mut command = Command::new(&config.bubblewrap);
     command.args(["--unshare-user", "--unshare-pid", "--unshare-net", "--die-with-parent"]);
     command.args(["--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "/bin/sh", "-c", ":"]);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-    let child = spawner.spawn(command).await.map_err(|problem| {
-        SandboxError::new(ACTION, format!("cannot run {PROGRAM}: {problem}; {GET}"))
-    })?;
+    let child = spawner
+        .spawn(command)
+        .await
+        .map_err(|problem| SandboxError::new(ACTION, not_run(&config.bubblewrap, &problem)))?;
     let output = match tokio::time::timeout(TRY, child.wait_with_output()).await {
         Ok(output) => output.map_err(|problem| SandboxError::retryable(ACTION, problem))?,
         Err(_) => return Err(SandboxError::retryable(ACTION, format!("no end within {TRY:?}"))),
@@ -42,7 +42,17 @@ pub(super) async fn check(config: &LocalConfig, spawner: &Spawner) -> Result<(),
         return Ok(());
     }
     let said = String::from_utf8_lossy(&output.stderr);
-    Err(SandboxError::new(ACTION, format!("{}; {NAMESPACES}", said.trim())))
+    Err(SandboxError::new(ACTION, refused(&said)))
+}
+
+/// Says that bubblewrap could not be started, and how to get it.
+pub(super) fn not_run(program: &Path, problem: &std::io::Error) -> String {
+    format!("cannot run {}: {problem}; {GET}", program.display())
+}
+
+/// Says what bubblewrap says against its arguments or the kernel, and what may help.
+pub(super) fn refused(said: &str) -> String {
+    format!("{}; {NAMESPACES}", said.trim())
 }
 
 /// The helper, which must be there.

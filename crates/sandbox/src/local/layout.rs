@@ -103,7 +103,8 @@ impl Layout {
         fs::write(self.etc.join("hosts"), "127.0.0.1 localhost sandbox\n")
     }
 
-    /// Removes everything, read-only folders included. Nothing may run any more.
+    /// Removes everything, read-only folders included, and the folder it is in when that
+    /// is empty then. Nothing may run any more.
     pub(super) fn remove(folder: &Path) -> io::Result<()> {
         let remove = || match fs::remove_dir_all(folder) {
             Err(problem) if problem.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -112,7 +113,12 @@ impl Layout {
         remove().or_else(|_| {
             open_up(folder);
             remove()
-        })
+        })?;
+        if let Some(above) = folder.parent() {
+            // Not empty is not ours to remove.
+            let _ = fs::remove_dir(above);
+        }
+        Ok(())
     }
 }
 

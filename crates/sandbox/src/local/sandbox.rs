@@ -80,6 +80,7 @@ impl LocalSandbox {
         let jail = Jail {
             spec: &self.spec,
             layout: &self.layout,
+            bubblewrap: &self.config.bubblewrap,
             helper: check::helper(&self.config)?,
             gateway_port: self.config.gateway_port,
             mark: &self.mark,

@@ -4,6 +4,7 @@ pub(crate) mod ground;
 
 use ground::{Ground, STAY, Token, mounts_below, within};
 use polar_sandbox::ExecEnd;
+use polar_types::Network;
 use std::collections::HashSet;
 use std::time::Duration;
 
@@ -143,6 +144,35 @@ pub(crate) async fn read_only_folders_are_shown_at_their_path(ground: Ground) {
     assert_eq!(std::fs::read_to_string(folder.join("file")).unwrap(), "shown");
 }
 
+pub(crate) async fn commands_run_side_by_side(ground: Ground) {
+    let sandbox = ground.sandbox("beside").await;
+    let exec = ground.script("touch started; until [ -e go ]; do sleep 0.05; done; echo went");
+    let (waiting, ()) = tokio::join!(ground.run(&*sandbox, exec), async {
+        ground.sh(&*sandbox, "until [ -e started ]; do sleep 0.05; done").await;
+        within(sandbox.write_file("other", b"", false)).await.unwrap();
+        ground.sh(&*sandbox, "touch go").await;
+    });
+    assert_eq!(waiting.stdout, "went\n");
+    within(sandbox.destroy()).await.unwrap();
+}
+
+pub(crate) async fn open_network_reaches_gateway_and_more(ground: Ground) {
+    let mut spec = ground.spec("open");
+    spec.network = Network::Open;
+    let sandbox = within(ground.provider.create(spec)).await.unwrap();
+    let (host, port) = sandbox.gateway_url()[7..].rsplit_once(':').unwrap();
+    for _ in 0..2 {
+        let answer = ground.connect(&*sandbox, host, port.parse().unwrap()).await.unwrap();
+        assert!(answer.ends_with("this is gateway\n"), "{answer}");
+        // Also after the container was restarted for what this leaves.
+        ground.sh(&*sandbox, "sleep 1000 >/dev/null 2>&1 &").await;
+    }
+    let devices = ground.sh(&*sandbox, "cat /proc/net/dev; cat /etc/resolv.conf").await;
+    assert!(devices.lines().any(|line| line.trim().starts_with("eth")), "{devices}");
+    assert!(devices.contains("nameserver"), "{devices}");
+    within(sandbox.destroy()).await.unwrap();
+}
+
 /// A command that does everything to be left alone, then waits or ends.
 fn hiding(token: &Token, then: &str) -> String {
     // Some shells have a `sleep` of their own, which shows as the shell.
@@ -209,8 +239,7 @@ pub(crate) async fn promise_7_destroy_ends_everything_and_may_be_repeated(ground
     assert!(end.unwrap_err().to_string().contains("destroyed"));
     within(sandbox.destroy()).await.unwrap();
     assert!(sandbox.exec(ground.script("true")).await.is_err());
-    let left: Vec<_> = std::fs::read_dir(&spec.host_dir).into_iter().flatten().collect();
-    assert!(left.is_empty(), "{left:?}");
+    assert!(!spec.host_dir.exists());
     // Nothing of it is in the way of one with the same name.
     let again = within(ground.provider.create(spec)).await.unwrap();
     assert_eq!(ground.sh(&*again, "ls -A ~").await, "");
