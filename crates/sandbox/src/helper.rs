@@ -94,6 +94,8 @@ fn exec(request: &Request, stdin: Stdio) -> io::Result<ExitCode> {
             format!("folder {}: {problem}", request.workdir),
         ));
     }
+    // What whoever started the node left open is not the command's business.
+    close_fds::set_fds_cloexec(3, &[]);
     let problem =
         Command::new(program).args(arguments).env_clear().envs(&request.env).stdin(stdin).exec();
     let _ = writeln!(io::stderr(), "polar: {program}: {problem}");

@@ -5,6 +5,7 @@
 
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::HashSet;
+use std::fs::read_to_string;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -63,6 +64,13 @@ pub(crate) fn marked(variable: &str, wanted: impl Fn(&str) -> bool) -> HashSet<P
 /// Living children of a process.
 pub(crate) fn children(parent: Pid) -> HashSet<Pid> {
     let is_child = |pid: &Pid| state(*pid).is_some_and(|state| state.parent == Some(parent));
+    // Most kernels keep a list, by thread; reading it is much cheaper.
+    let threads = std::fs::read_dir(folder(parent).join("task")).into_iter().flatten().flatten();
+    let lists = threads.filter_map(|thread| read_to_string(thread.path().join("children")).ok());
+    let listed = lists.flat_map(|list| pids(&list)).filter(is_child).collect::<HashSet<_>>();
+    if !listed.is_empty() {
+        return listed;
+    }
     all().into_iter().filter(is_child).collect()
 }
 
@@ -101,7 +109,7 @@ struct State {
 
 /// None for processes that are gone, which includes those only waiting to be reaped.
 fn state(pid: Pid) -> Option<State> {
-    let line = std::fs::read_to_string(folder(pid).join("stat")).ok()?;
+    let line = read_to_string(folder(pid).join("stat")).ok()?;
     // The program's name is in brackets and may hold anything, brackets included.
     let mut fields = line.rsplit_once(')')?.1.split_ascii_whitespace();
     if matches!(fields.next()?, "Z" | "X") {
@@ -109,6 +117,10 @@ fn state(pid: Pid) -> Option<State> {
     }
     let mut pid = || Pid::from_raw(fields.next()?.parse().ok()?);
     Some(State { parent: pid(), group: pid() })
+}
+
+fn pids(list: &str) -> Vec<Pid> {
+    list.split_ascii_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)).collect()
 }
 
 fn all() -> Vec<Pid> {

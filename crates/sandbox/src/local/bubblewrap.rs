@@ -65,8 +65,7 @@ const SYSTEM: [&str; 20] = [
 const USR_LINKS: [&str; 6] = ["/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"];
 /// Kernel settings that root may write even without any capability. Bubblewrap leaves
 /// them writable when it is run by root.
-const PROC_READ_ONLY: [&str; 5] =
-    ["/proc/sys", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/sysrq-trigger"];
+const PROC_READ_ONLY: [&str; 3] = ["/proc/sys", "/proc/fs", "/proc/sysrq-trigger"];
 /// What tells about the host and no harness needs.
 const PROC_HIDDEN: [&str; 6] = [
     "/proc/acpi",
@@ -328,7 +327,10 @@ fn add_proc(all: &mut Arguments) {
     }
     for path in PROC_HIDDEN.map(Path::new) {
         match std::fs::symlink_metadata(path) {
-            Ok(found) if found.is_dir() => all.add([OsStr::new("--tmpfs"), path.as_os_str()]),
+            Ok(found) if found.is_dir() => {
+                let path = path.as_os_str();
+                all.add([OsStr::new("--tmpfs"), path, OsStr::new("--remount-ro"), path]);
+            }
             Ok(_) => all.mount("--ro-bind", Path::new("/dev/null"), path),
             Err(_) => {}
         }

@@ -321,6 +321,17 @@ pub(crate) async fn promise_9_sandboxes_do_not_see_each_other_nor_the_host(groun
     within(eyes.destroy()).await.unwrap();
 }
 
+pub(crate) async fn promise_9_files_open_in_the_node_stay_out(ground: Ground) {
+    let sandbox = ground.sandbox("open-files").await;
+    let path = ground.dir.path().join("open-in-the-node");
+    let file = std::fs::File::create(&path).unwrap();
+    // As if the node had inherited it itself.
+    rustix::io::fcntl_setfd(&file, rustix::io::FdFlags::empty()).unwrap();
+    let open = ground.sh(&*sandbox, "ls -l /proc/self/fd").await;
+    assert!(!open.contains("open-in-the-node"), "{open}");
+    within(sandbox.destroy()).await.unwrap();
+}
+
 pub(crate) async fn promise_9_no_privileges_inside(ground: Ground) {
     let sandbox = ground.sandbox("powers").await;
     let status = ground.sh(&*sandbox, "cat /proc/self/status").await;
