@@ -14,6 +14,7 @@
 
 mod error;
 mod filesystem;
+mod memory;
 
 mod rules;
 mod signals;
@@ -21,6 +22,7 @@ mod sqlite;
 
 pub use error::StoreError;
 pub use filesystem::refuse_network_filesystem;
+pub use memory::MemoryStore;
 
 pub use signals::Signals;
 pub use sqlite::SqliteStore;

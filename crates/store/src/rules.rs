@@ -136,6 +136,11 @@ pub(crate) fn task_end(cancel_requested: bool, any_with_trajectory: bool) -> Tas
     }
 }
 
+/// Whether a session that ended so counts as having a trajectory.
+pub(crate) fn has_trajectory(status: SessionStatus) -> bool {
+    matches!(status, SessionStatus::Completed | SessionStatus::TimedOut)
+}
+
 /// What a session that was never leased waits for.
 pub(crate) fn waiting_for_node(runtime: &str) -> String {
     format!("a node with a free slot and the {runtime} runtime")

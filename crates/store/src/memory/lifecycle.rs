@@ -1,0 +1,404 @@
+//! What happens to the model: from submission to the end.
+
+use super::state::{Holder, Node, OutboxEntry, Session, State, Task};
+use crate::rules::{self, Loss, Next, Standing, Verdict, longest_hold, plus, rfc3339};
+use crate::{Expired, Limits, NewTask, StoreError, Submitted};
+use polar_types::{
+    AttemptInfo, CallbackState, CallbackStatus, Epoch, Event, EventKind, Lease, NodeInfo, Outcome,
+    ReleaseRequest, RenewRequest, RenewResponse, ResultAck, SessionId, SessionReport,
+    SessionStatus, TaskId, TaskInfo, TaskStatus,
+};
+
+impl State {
+    pub(super) fn submit(
+        &mut self,
+        task: NewTask,
+        limits: &Limits,
+        now: i64,
+    ) -> Result<Submitted, StoreError> {
+        let NewTask { spec, body_hash } = task;
+        let id = spec.task_id.clone();
+        if let Some(stored) = self.tasks.get(&id) {
+            if stored.body_hash != body_hash {
+                return Err(rules::other_body(&id));
+            }
+            return Ok(Submitted { task: self.task_info(&id)?, created: false });
+        }
+        for index in 0..spec.num_samples {
+            let session = SessionId::of_sample(&id, index);
+            if self.sessions.contains_key(&session) {
+                return Err(rules::session_ids_taken(&id));
+            }
+            self.last_session += 1;
+            let session = Session {
+                id: session,
+                task: id.clone(),
+                sample_index: index,
+                runtime: spec.runtime.kind.as_str().to_owned(),
+                max_attempts: spec.max_attempts,
+                ordinal: self.last_session,
+                status: SessionStatus::Queued,
+                waiting_for: Some(rules::waiting_for_node(spec.runtime.kind.as_str())),
+                cancel_requested: false,
+                attempts: Vec::new(),
+                spent: 0,
+                lease: None,
+                deadline_at: plus(now, limits.queue_limit),
+                outcome: None,
+                reward: None,
+                created_at: now,
+                updated_at: now,
+            };
+            self.sessions.insert(session.id.clone(), session);
+        }
+        self.last_task += 1;
+        let created = rules::task_created(&spec.harness.name, spec.num_samples);
+        let task = Task {
+            spec,
+            body_hash,
+            ordinal: self.last_task,
+            status: TaskStatus::Running,
+            cancel_requested: false,
+            created_at: now,
+            updated_at: now,
+        };
+        self.tasks.insert(id.clone(), task);
+        self.append(now, EventKind::TaskCreated, &id, None, created);
+        self.stored.queued = true;
+        Ok(Submitted { task: self.task_info(&id)?, created: true })
+    }
+
+    pub(super) fn cancel(
+        &mut self,
+        id: &TaskId,
+        limits: &Limits,
+        now: i64,
+    ) -> Result<TaskInfo, StoreError> {
+        let task = self.tasks.get_mut(id).ok_or_else(|| StoreError::not_found("task", id))?;
+        if task.status == TaskStatus::Running && !task.cancel_requested {
+            task.cancel_requested = true;
+            task.updated_at = now;
+            let ids: Vec<SessionId> = self.sessions_of(id).map(|s| s.id.clone()).collect();
+            for session in ids {
+                self.cancel_session(&session, limits, now);
+            }
+        }
+        self.task_info(id)
+    }
+
+    fn cancel_session(&mut self, id: &SessionId, limits: &Limits, now: i64) {
+        let Some(session) = self.sessions.get_mut(id) else { return };
+        if session.lease.is_some() {
+            session.cancel_requested = true;
+            session.waiting_for = Some(rules::WAITING_FOR_CANCEL.to_owned());
+            session.deadline_at = session.deadline_at.min(plus(now, limits.cancel_grace));
+            session.updated_at = now;
+        } else if session.status == SessionStatus::Queued {
+            self.end(id, &Outcome::Cancelled, None, now);
+        }
+    }
+
+    pub(super) fn claim(
+        &mut self,
+        node: &NodeInfo,
+        free: u32,
+        limits: &Limits,
+        now: i64,
+    ) -> Result<Vec<Lease>, StoreError> {
+        let replaced: Vec<SessionId> = self
+            .leases_of(&node.node_id)
+            .filter(|s| s.lease.as_ref().is_some_and(|held| held.boot_id != node.boot_id))
+            .map(|s| s.id.clone())
+            .collect();
+        for id in replaced {
+            self.lose(&id, Loss::NodeRestarted, limits, now);
+        }
+        self.note_node(node, now);
+        let mut queue = Vec::new();
+        for session in self.sessions.values().filter(|s| s.status == SessionStatus::Queued) {
+            let spec = &self.find_task(&session.task)?.spec;
+            if node.runtimes.iter().any(|r| r == spec.runtime.kind.as_str()) {
+                let rank = (std::cmp::Reverse(spec.priority), session.ordinal);
+                queue.push((rank, session.id.clone()));
+            }
+        }
+        queue.sort();
+        queue
+            .into_iter()
+            .take(free as usize)
+            .map(|(_, id)| self.lease(&id, node, limits, now))
+            .collect()
+    }
+
+    fn lease(
+        &mut self,
+        id: &SessionId,
+        node: &NodeInfo,
+        limits: &Limits,
+        now: i64,
+    ) -> Result<Lease, StoreError> {
+        let mut task = self.find_task(&self.find_session(id)?.task)?.spec.clone();
+        let session =
+            self.sessions.get_mut(id).ok_or_else(|| StoreError::not_found("session", id))?;
+        let attempt = session.attempts.len() as u32 + 1;
+        let epoch = Epoch(u64::from(attempt));
+        session.attempts.push(AttemptInfo {
+            attempt,
+            epoch,
+            node_id: node.node_id.clone(),
+            started_at: rfc3339(now),
+            ended_at: None,
+            lost: None,
+            report: None,
+        });
+        session.status = SessionStatus::Preparing;
+        session.waiting_for = None;
+        session.lease = Some(Holder {
+            node: node.node_id.clone(),
+            boot_id: node.boot_id.clone(),
+            expires_at: plus(now, limits.lease_ttl),
+        });
+        session.deadline_at = plus(now, longest_hold(&task.budgets, limits));
+        session.updated_at = now;
+        let sample_index = session.sample_index;
+        let node = node.node_id.as_str();
+        let data = rules::session_status(SessionStatus::Preparing, attempt, node);
+        self.append(now, EventKind::SessionStatus, &task.task_id, Some(id), data);
+        task.callback = None;
+        let group_id = task.group_id.clone();
+        Ok(Lease { session_id: id.clone(), attempt, epoch, sample_index, group_id, task })
+    }
+
+    fn note_node(&mut self, info: &NodeInfo, now: i64) {
+        let node = Node { info: info.clone(), first_seen: now, last_seen: now };
+        let node = self
+            .nodes
+            .remove(&info.node_id)
+            .map(|known| Node { first_seen: known.first_seen, ..node.clone() })
+            .unwrap_or(node);
+        self.nodes.insert(info.node_id.clone(), node);
+    }
+
+    pub(super) fn renew(
+        &mut self,
+        request: &RenewRequest,
+        limits: &Limits,
+        now: i64,
+    ) -> RenewResponse {
+        self.note_node(&request.node, now);
+        let mut answer = RenewResponse::default();
+        for item in &request.items {
+            let id = &item.session_id;
+            let Some(session) =
+                self.sessions.get_mut(id).filter(|session| session.is_leased_with(item.epoch))
+            else {
+                answer.lost.push(id.clone());
+                continue;
+            };
+            if let Some(lease) = &mut session.lease {
+                lease.expires_at = plus(now, limits.lease_ttl);
+            }
+            session.waiting_for.clone_from(&item.waiting_for);
+            if session.cancel_requested {
+                answer.cancelled.push(id.clone());
+            }
+            let status = SessionStatus::from(item.stage);
+            if session.status != status {
+                session.status = status;
+                session.updated_at = now;
+                let (task, attempt) = (session.task.clone(), session.attempts.len() as u32);
+                let node = session.holder();
+                let data = rules::session_status(status, attempt, &node);
+                self.append(now, EventKind::SessionStatus, &task, Some(id), data);
+            }
+        }
+        answer
+    }
+
+    pub(super) fn complete(
+        &mut self,
+        report: &SessionReport,
+        limits: &Limits,
+        now: i64,
+    ) -> Result<ResultAck, StoreError> {
+        let id = &report.session_id;
+        let session =
+            self.sessions.get_mut(id).ok_or_else(|| StoreError::not_found("session", id))?;
+        let leased = session.is_leased_with(report.epoch);
+        let standing = session.standing();
+        let Some(attempt) = session.attempts.iter_mut().find(|a| a.epoch == report.epoch) else {
+            let name = format!("{id} with epoch {}", report.epoch);
+            return Err(StoreError::not_found("attempt of session", name));
+        };
+        if attempt.report.is_some() {
+            let lost = attempt.lost.is_some();
+            return Ok(if lost { ResultAck::Stale } else { ResultAck::Repeated });
+        }
+        attempt.report = Some(report.clone());
+        if !leased {
+            return Ok(ResultAck::Stale);
+        }
+        attempt.ended_at = Some(rfc3339(now));
+        let verdict = rules::after_report(standing, &report.outcome);
+        self.conclude(id, &verdict, report.reward, limits, now);
+        Ok(ResultAck::Accepted)
+    }
+
+    pub(super) fn release(
+        &mut self,
+        request: &ReleaseRequest,
+        limits: &Limits,
+        now: i64,
+    ) -> Vec<SessionId> {
+        let mut released = Vec::new();
+        for item in &request.items {
+            let id = &item.session_id;
+            if self.sessions.get(id).is_some_and(|s| s.is_leased_with(item.epoch)) {
+                self.lose(id, Loss::Released, limits, now);
+                released.push(id.clone());
+            }
+        }
+        released
+    }
+
+    pub(super) fn expire(&mut self, limits: &Limits, now: i64) -> Expired {
+        let mut expired = Expired::default();
+        let live: Vec<SessionId> = self
+            .sessions
+            .values()
+            .filter(|s| !s.status.is_terminal())
+            .filter(|s| s.deadline_at <= now || s.is_unrenewed(now))
+            .map(|s| s.id.clone())
+            .collect();
+        for id in live {
+            if self.expire_one(&id, limits, now) {
+                expired.ended.push(id);
+            } else {
+                expired.requeued.push(id);
+            }
+        }
+        let silent_since = now.saturating_sub(plus(0, rules::NODE_MEMORY));
+        let forgotten: Vec<_> = self
+            .nodes
+            .iter()
+            .filter(|(id, node)| {
+                node.last_seen < silent_since && self.leases_of(id).next().is_none()
+            })
+            .map(|(id, _)| id.clone())
+            .collect();
+        for id in forgotten {
+            self.nodes.remove(&id);
+        }
+        expired
+    }
+
+    /// Returns whether the session has come to its end.
+    fn expire_one(&mut self, id: &SessionId, limits: &Limits, now: i64) -> bool {
+        let Some(session) = self.sessions.get(id) else { return false };
+        if session.lease.is_none() {
+            let outcome = rules::never_taken(&session.runtime, limits.queue_limit);
+            self.end(id, &outcome, None, now);
+            return true;
+        }
+        let unrenewed = session.is_unrenewed(now);
+        let loss = if unrenewed { Loss::LeaseExpired } else { Loss::Overdue };
+        self.lose(id, loss, limits, now)
+    }
+
+    /// Returns whether the session has come to its end.
+    fn lose(&mut self, id: &SessionId, loss: Loss, limits: &Limits, now: i64) -> bool {
+        let Some(session) = self.sessions.get_mut(id) else { return false };
+        if let Some(attempt) = session.attempts.last_mut() {
+            attempt.lost = Some(loss.as_str().to_owned());
+            attempt.ended_at = Some(rfc3339(now));
+        }
+        let verdict = rules::after_loss(session.standing(), loss);
+        self.conclude(id, &verdict, None, limits, now);
+        matches!(verdict.next, Next::End(_))
+    }
+
+    fn conclude(
+        &mut self,
+        id: &SessionId,
+        verdict: &Verdict,
+        reward: Option<f64>,
+        limits: &Limits,
+        now: i64,
+    ) {
+        match &verdict.next {
+            Next::End(outcome) => self.end(id, outcome, reward, now),
+            Next::Again { because } => {
+                let Some(session) = self.sessions.get_mut(id) else { return };
+                let (task, attempt) = (session.task.clone(), session.attempts.len() as u32);
+                let data = rules::session_requeued(attempt, &session.holder(), because);
+                session.status = SessionStatus::Queued;
+                session.waiting_for =
+                    Some(rules::waiting_for_retry(verdict, session.max_attempts, because));
+                session.spent = verdict.spent;
+                session.lease = None;
+                session.deadline_at = plus(now, limits.queue_limit);
+                session.updated_at = now;
+                self.append(now, EventKind::SessionStatus, &task, Some(id), data);
+                self.stored.queued = true;
+            }
+        }
+    }
+
+    fn end(&mut self, id: &SessionId, outcome: &Outcome, reward: Option<f64>, now: i64) {
+        let Some(session) = self.sessions.get_mut(id) else { return };
+        let node = session.lease.take().map(|held| held.node);
+        session.status = outcome.status();
+        session.waiting_for = None;
+        session.outcome = Some(outcome.clone());
+        session.reward = reward;
+        session.updated_at = now;
+        let (task, attempt) = (session.task.clone(), session.attempts.len() as u32);
+        let node = node.as_ref().map(|node| node.as_str());
+        let data = rules::session_ended(outcome, attempt, node, reward);
+        let event = self.append(now, EventKind::SessionEnded, &task, Some(id), data);
+        self.tell(id.as_str(), event, now);
+        let all_ended = self.sessions_of(&task).all(|s| s.status.is_terminal());
+        let any = self.sessions_of(&task).any(|s| rules::has_trajectory(s.status));
+        let Some(owner) = self.tasks.get_mut(&task) else { return };
+        owner.updated_at = now;
+        if all_ended {
+            owner.status = rules::task_end(owner.cancel_requested, any);
+            let data = rules::task_ended(owner.status);
+            let event = self.append(now, EventKind::TaskEnded, &task, None, data);
+            self.tell(task.as_str(), event, now);
+        }
+    }
+
+    fn tell(&mut self, ended: &str, event: Event, now: i64) {
+        let wanted = self.tasks.get(&event.task_id).is_some_and(|t| t.spec.callback.is_some());
+        if wanted {
+            let state = CallbackState { status: CallbackStatus::Pending, attempts: 0, error: None };
+            let id = rules::callback_id(ended, event.kind);
+            let entry = OutboxEntry { event, state, next_at: Some(now), created_at: now };
+            self.callbacks.insert(id, entry);
+        }
+    }
+}
+
+impl Session {
+    fn is_leased_with(&self, epoch: Epoch) -> bool {
+        self.lease.is_some() && self.attempts.last().is_some_and(|a| a.epoch == epoch)
+    }
+
+    fn is_unrenewed(&self, now: i64) -> bool {
+        self.lease.as_ref().is_some_and(|held| held.expires_at <= now)
+    }
+
+    fn holder(&self) -> String {
+        self.lease.as_ref().map(|held| held.node.to_string()).unwrap_or_default()
+    }
+
+    fn standing(&self) -> Standing {
+        Standing {
+            attempt: self.attempts.len() as u32,
+            spent: self.spent,
+            max_attempts: self.max_attempts,
+            cancel_requested: self.cancel_requested,
+        }
+    }
+}

@@ -1,0 +1,396 @@
+//! What every store does, told once and run against each.
+
+use crate::samples::{
+    LIMITS, LONGEST_HOLD, at, failure, node, node_with, release, renewal, report, task,
+};
+use polar_store::{
+    CallbackResult, EventQuery, MemoryStore, SqliteStore, StoreError, TaskQuery, TaskStore,
+};
+use polar_types::{
+    CallbackStatus, EventKind, Outcome, ResultAck, SessionStatus, Side, Stage, TaskStatus,
+};
+use serde_json::json;
+
+macro_rules! on_every_store {
+    ($($name:ident),* $(,)?) => {
+        mod memory {
+            $(#[tokio::test]
+            async fn $name() {
+                super::$name(&super::MemoryStore::new(super::LIMITS)).await;
+            })*
+        }
+        mod sqlite {
+            $(#[tokio::test]
+            async fn $name() {
+                let folder = tempfile::tempdir().unwrap();
+                let path = folder.path().join("polar.db");
+                let store = super::SqliteStore::open(&path, super::LIMITS).await.unwrap();
+                super::$name(&store).await;
+            })*
+        }
+    };
+}
+
+on_every_store!(
+    submitting_again_returns_what_is_stored,
+    a_batch_is_stored_whole_or_not_at_all,
+    work_is_handed_out_by_priority_then_age_and_by_runtime,
+    promise_5_a_session_has_one_holder,
+    promise_5_a_result_is_accepted_once,
+    failures_of_the_infrastructure_are_tried_again_and_others_are_not,
+    promise_6_every_lost_session_ends_after_its_last_attempt,
+    promise_6_a_session_that_no_node_takes_ends,
+    promise_6_a_session_held_for_too_long_is_taken_away,
+    a_release_spends_no_attempt_but_not_for_ever,
+    cancelling_ends_what_is_queued_and_asks_for_the_rest,
+    a_cancelled_session_is_not_tried_again,
+    a_node_that_restarts_loses_what_it_held,
+    events_have_no_gaps_and_a_filter_moves_the_cursor,
+    callbacks_stay_until_they_are_settled,
+    tasks_are_listed_newest_first_in_pages,
+    long_ids_that_collide_are_refused,
+    what_is_not_there_is_said_so,
+);
+
+async fn submitting_again_returns_what_is_stored(store: &dyn TaskStore) {
+    let first = store.submit(vec![task("t", json!({}))], at(0)).await.unwrap().remove(0);
+    assert!(first.created);
+    let again = store.submit(vec![task("t", json!({}))], at(9)).await.unwrap().remove(0);
+    assert!(!again.created);
+    assert_eq!(again.task, first.task);
+    let other = store.submit(vec![task("t", json!({ "num_samples": 2 }))], at(9)).await;
+    assert!(matches!(other, Err(StoreError::Conflict(_))), "{other:?}");
+    assert_eq!(store.task(&"t".parse().unwrap()).await.unwrap(), first.task);
+}
+
+async fn a_batch_is_stored_whole_or_not_at_all(store: &dyn TaskStore) {
+    store.submit(vec![task("b", json!({}))], at(0)).await.unwrap();
+    let batch = vec![
+        task("a", json!({ "num_samples": 3 })),
+        task("b", json!({ "priority": 1 })),
+        task("c", json!({})),
+    ];
+    assert!(matches!(store.submit(batch, at(1)).await, Err(StoreError::Conflict(_))));
+    let page = store.tasks(&TaskQuery::default()).await.unwrap();
+    assert_eq!(page.tasks.len(), 1);
+    assert!(store.session(&"a-s0".parse().unwrap()).await.is_err());
+    assert_eq!(store.events(&all_events()).await.unwrap().cursor, 1);
+
+    let batch = vec![task("a", json!({})), task("b", json!({})), task("a", json!({}))];
+    let stored = store.submit(batch, at(1)).await.unwrap();
+    assert_eq!(stored.iter().map(|s| s.created).collect::<Vec<_>>(), [true, false, false]);
+}
+
+async fn work_is_handed_out_by_priority_then_age_and_by_runtime(store: &dyn TaskStore) {
+    let docker = json!({ "runtime": "docker", "priority": 9 });
+    let tasks = vec![
+        task("old", json!({ "num_samples": 2 })),
+        task("new", json!({})),
+        task("urgent", json!({ "priority": 5 })),
+        task("boxed", docker),
+        task("later", json!({ "priority": -1 })),
+    ];
+    store.submit(tasks, at(0)).await.unwrap();
+    let local = node_with("n1", "boot-1", &["local"]);
+    let leases = store.claim(&local, 4, at(1)).await.unwrap();
+    let ids: Vec<_> = leases.iter().map(|lease| lease.session_id.to_string()).collect();
+    assert_eq!(ids, ["urgent-s0", "old-s0", "old-s1", "new-s0"]);
+    let docker = node_with("n2", "boot-1", &["docker"]);
+    let leases = store.claim(&docker, 4, at(1)).await.unwrap();
+    assert_eq!(leases.len(), 1);
+    assert_eq!(leases[0].session_id.as_str(), "boxed-s0");
+    assert_eq!(store.claim(&local, 4, at(1)).await.unwrap().len(), 1);
+    assert!(store.claim(&node_with("n3", "boot-1", &[]), 4, at(1)).await.unwrap().is_empty());
+}
+
+async fn promise_5_a_session_has_one_holder(store: &dyn TaskStore) {
+    store.submit(vec![task("t", json!({}))], at(0)).await.unwrap();
+    let old = store.claim(&node("n1"), 9, at(0)).await.unwrap().remove(0);
+    assert!(store.claim(&node("n2"), 9, at(0)).await.unwrap().is_empty());
+    // Renewed in time, it stays; a moment too late, it is gone.
+    let renew = renewal(&node("n1"), &[&old], Stage::Run);
+    assert!(store.renew(&renew, at(59)).await.unwrap().lost.is_empty());
+    assert!(store.expire(at(118)).await.unwrap().requeued.is_empty());
+    assert_eq!(store.expire(at(119)).await.unwrap().requeued, [old.session_id.clone()]);
+    assert_eq!(store.renew(&renew, at(119)).await.unwrap().lost, [old.session_id.clone()]);
+    // Even before anybody else has it.
+    let late = report(&old, Outcome::Completed);
+    assert_eq!(store.complete(&late, at(119)).await.unwrap(), ResultAck::Stale);
+
+    let new = store.claim(&node("n2"), 9, at(120)).await.unwrap().remove(0);
+    assert!(new.epoch > old.epoch);
+    assert_eq!(store.complete(&late, at(121)).await.unwrap(), ResultAck::Stale);
+    assert_eq!(store.release(&release(&node("n1"), &old), at(121)).await.unwrap(), []);
+    assert_eq!(store.renew(&renew, at(121)).await.unwrap().lost, [old.session_id.clone()]);
+    let session = store.session(&old.session_id).await.unwrap();
+    assert_eq!(session.status, SessionStatus::Preparing);
+    assert_eq!(session.attempts[0].lost.as_deref(), Some("lease_expired"));
+    assert!(session.attempts[0].report.is_some(), "the late report is kept to look at");
+    assert!(session.report().is_none(), "and is not the session's");
+}
+
+async fn promise_5_a_result_is_accepted_once(store: &dyn TaskStore) {
+    let told =
+        json!({ "num_samples": 2, "callback": { "url": "http://trainer/x", "secret": "s" } });
+    store.submit(vec![task("t", told)], at(0)).await.unwrap();
+    let leases = store.claim(&node("n1"), 9, at(1)).await.unwrap();
+    assert!(leases[0].task.callback.is_none(), "a node never sees the client's secret");
+    let done = report(&leases[0], Outcome::Completed);
+    assert_eq!(store.complete(&done, at(2)).await.unwrap(), ResultAck::Accepted);
+    assert_eq!(store.complete(&done, at(3)).await.unwrap(), ResultAck::Repeated);
+    let mut other = report(&leases[0], failure(Side::Harness));
+    other.reward = None;
+    assert_eq!(store.complete(&other, at(3)).await.unwrap(), ResultAck::Repeated);
+    let session = store.session(&leases[0].session_id).await.unwrap();
+    assert_eq!((session.status, session.reward), (SessionStatus::Completed, Some(1.0)));
+    assert_eq!(session.report(), Some(&done));
+
+    let timed_out = report(&leases[1], Outcome::TimedOut);
+    assert_eq!(store.complete(&timed_out, at(4)).await.unwrap(), ResultAck::Accepted);
+    let task = store.task(&"t".parse().unwrap()).await.unwrap();
+    assert_eq!((task.status, task.mean_reward), (TaskStatus::Completed, Some(1.0)));
+    let ends =
+        EventQuery { kinds: vec![EventKind::SessionEnded, EventKind::TaskEnded], ..all_events() };
+    let ends = store.events(&ends).await.unwrap().events;
+    assert_eq!(ends.iter().filter(|e| e.kind == EventKind::SessionEnded).count(), 2);
+    assert_eq!(ends.iter().filter(|e| e.kind == EventKind::TaskEnded).count(), 1);
+    assert_eq!(store.due_callbacks(at(4), 9).await.unwrap().len(), 3);
+}
+
+async fn failures_of_the_infrastructure_are_tried_again_and_others_are_not(store: &dyn TaskStore) {
+    let cases = [
+        (failure(Side::Sandbox), SessionStatus::Queued),
+        (failure(Side::Engine), SessionStatus::Queued),
+        (failure(Side::Polar), SessionStatus::Queued),
+        (failure(Side::Harness), SessionStatus::Failed),
+        (failure(Side::Grader), SessionStatus::Failed),
+        (Outcome::TimedOut, SessionStatus::TimedOut),
+        (Outcome::Cancelled, SessionStatus::Cancelled),
+    ];
+    for (index, (outcome, expected)) in cases.into_iter().enumerate() {
+        let id = format!("t{index}");
+        store.submit(vec![task(&id, json!({ "max_attempts": 2 }))], at(0)).await.unwrap();
+        let lease = store.claim(&node("n1"), 1, at(0)).await.unwrap().remove(0);
+        store.complete(&report(&lease, outcome.clone()), at(1)).await.unwrap();
+        let session = store.session(&lease.session_id).await.unwrap();
+        assert_eq!(session.status, expected, "{outcome:?}");
+        if expected == SessionStatus::Queued {
+            let again = store.claim(&node("n1"), 1, at(2)).await.unwrap().remove(0);
+            assert_eq!(again.attempt, 2);
+            store.complete(&report(&again, outcome), at(3)).await.unwrap();
+            let session = store.session(&lease.session_id).await.unwrap();
+            assert_eq!(session.status, SessionStatus::Failed);
+        }
+        let ended = store.task(&id.parse().unwrap()).await.unwrap().status;
+        let with_trajectory = expected == SessionStatus::TimedOut;
+        let wanted = if with_trajectory { TaskStatus::Completed } else { TaskStatus::Failed };
+        assert_eq!(ended, wanted);
+    }
+}
+
+async fn promise_6_every_lost_session_ends_after_its_last_attempt(store: &dyn TaskStore) {
+    store.submit(vec![task("t", json!({ "max_attempts": 3 }))], at(0)).await.unwrap();
+    for attempt in 1..=3 {
+        let lease = store.claim(&node("n1"), 1, at(attempt * 100)).await.unwrap().remove(0);
+        assert_eq!(i64::from(lease.attempt), attempt);
+        let expired = store.expire(at(attempt * 100 + 60)).await.unwrap();
+        assert_eq!(expired.ended.len(), usize::from(attempt == 3));
+    }
+    let session = store.session(&"t-s0".parse().unwrap()).await.unwrap();
+    assert_eq!(session.status, SessionStatus::Failed);
+    let Some(Outcome::Failed { side: Side::Polar, message, .. }) = session.outcome else {
+        panic!("{:?}", session.outcome)
+    };
+    assert!(message.contains("stopped renewing"), "{message}");
+    assert_eq!(store.task(&"t".parse().unwrap()).await.unwrap().status, TaskStatus::Failed);
+    assert!(store.claim(&node("n1"), 1, at(9999)).await.unwrap().is_empty());
+}
+
+async fn promise_6_a_session_that_no_node_takes_ends(store: &dyn TaskStore) {
+    store.submit(vec![task("t", json!({ "runtime": "docker" }))], at(0)).await.unwrap();
+    assert!(store.expire(at(9_999)).await.unwrap().ended.is_empty());
+    assert_eq!(store.expire(at(10_000)).await.unwrap().ended.len(), 1);
+    let session = store.session(&"t-s0".parse().unwrap()).await.unwrap();
+    let Some(Outcome::Failed { message, .. }) = session.outcome else {
+        panic!("{:?}", session.outcome)
+    };
+    assert!(message.contains("docker runtime"), "{message}");
+}
+
+async fn promise_6_a_session_held_for_too_long_is_taken_away(store: &dyn TaskStore) {
+    store.submit(vec![task("t", json!({ "max_attempts": 1 }))], at(0)).await.unwrap();
+    let lease = store.claim(&node("n1"), 1, at(0)).await.unwrap().remove(0);
+    let renew = renewal(&node("n1"), &[&lease], Stage::Ready);
+    store.renew(&renew, at(LONGEST_HOLD - 1)).await.unwrap();
+    assert!(store.expire(at(LONGEST_HOLD - 1)).await.unwrap().ended.is_empty());
+    assert_eq!(store.expire(at(LONGEST_HOLD)).await.unwrap().ended.len(), 1);
+    let session = store.session(&lease.session_id).await.unwrap();
+    assert_eq!(session.attempts[0].lost.as_deref(), Some("overdue"));
+}
+
+async fn a_release_spends_no_attempt_but_not_for_ever(store: &dyn TaskStore) {
+    store.submit(vec![task("t", json!({ "max_attempts": 1 }))], at(0)).await.unwrap();
+    let mut releases = 0;
+    while let Some(lease) = store.claim(&node("n1"), 1, at(releases)).await.unwrap().pop() {
+        let released = store.release(&release(&node("n1"), &lease), at(releases)).await.unwrap();
+        assert_eq!(released, [lease.session_id]);
+        releases += 1;
+        assert!(releases < 100, "a session that is always given back never ends");
+    }
+    assert!(releases > 1);
+    let session = store.session(&"t-s0".parse().unwrap()).await.unwrap();
+    assert_eq!(session.status, SessionStatus::Failed);
+}
+
+async fn cancelling_ends_what_is_queued_and_asks_for_the_rest(store: &dyn TaskStore) {
+    store.submit(vec![task("t", json!({ "num_samples": 3 }))], at(0)).await.unwrap();
+    let leases = store.claim(&node("n1"), 2, at(0)).await.unwrap();
+    let id = "t".parse().unwrap();
+    let asked = store.cancel(&id, at(1)).await.unwrap();
+    assert_eq!(asked.status, TaskStatus::Running);
+    assert_eq!(asked.sessions["cancelled"], 1);
+    assert_eq!(store.cancel(&id, at(2)).await.unwrap(), asked, "asking again changes nothing");
+    let renew = renewal(&node("n1"), &[&leases[0], &leases[1]], Stage::Run);
+    assert_eq!(store.renew(&renew, at(3)).await.unwrap().cancelled.len(), 2);
+    store.complete(&report(&leases[0], Outcome::Cancelled), at(4)).await.unwrap();
+    // The other is never reported, though its node goes on renewing.
+    store.renew(&renew, at(30)).await.unwrap();
+    assert_eq!(store.expire(at(31)).await.unwrap().ended, [leases[1].session_id.clone()]);
+    let task = store.task(&id).await.unwrap();
+    assert_eq!((task.status, task.sessions["cancelled"]), (TaskStatus::Cancelled, 3));
+    assert_eq!(store.cancel(&id, at(99)).await.unwrap(), task);
+}
+
+async fn a_cancelled_session_is_not_tried_again(store: &dyn TaskStore) {
+    store.submit(vec![task("t", json!({}))], at(0)).await.unwrap();
+    let lease = store.claim(&node("n1"), 1, at(0)).await.unwrap().remove(0);
+    store.cancel(&"t".parse().unwrap(), at(1)).await.unwrap();
+    store.complete(&report(&lease, failure(Side::Sandbox)), at(2)).await.unwrap();
+    let session = store.session(&lease.session_id).await.unwrap();
+    assert_eq!(session.status, SessionStatus::Cancelled);
+}
+
+async fn a_node_that_restarts_loses_what_it_held(store: &dyn TaskStore) {
+    store.submit(vec![task("t", json!({ "num_samples": 2 }))], at(0)).await.unwrap();
+    let old = store.claim(&node("n1"), 1, at(0)).await.unwrap().remove(0);
+    let other = store.claim(&node("n2"), 1, at(0)).await.unwrap().remove(0);
+    let anew = node_with("n1", "boot-2", &["local"]);
+    let new = store.claim(&anew, 1, at(1)).await.unwrap().remove(0);
+    assert_eq!(new.session_id, old.session_id);
+    assert!(new.epoch > old.epoch);
+    let session = store.session(&old.session_id).await.unwrap();
+    assert_eq!(session.attempts[0].lost.as_deref(), Some("node_restarted"));
+    let renew = renewal(&node("n2"), &[&other], Stage::Run);
+    assert!(store.renew(&renew, at(2)).await.unwrap().lost.is_empty());
+    let nodes = store.nodes(at(2)).await.unwrap();
+    assert_eq!(nodes.iter().map(|n| n.leased).collect::<Vec<_>>(), [1, 1]);
+    assert_eq!(nodes[0].node.boot_id, "boot-2");
+}
+
+async fn events_have_no_gaps_and_a_filter_moves_the_cursor(store: &dyn TaskStore) {
+    let mut signal = store.signals().events();
+    store.submit(vec![task("a", json!({})), task("b", json!({}))], at(0)).await.unwrap();
+    assert!(signal.has_changed().unwrap());
+    assert_eq!(*signal.borrow_and_update(), 2);
+    // A write that is refused leaves no hole.
+    store.submit(vec![task("c", json!({})), task("a", json!({"priority": 1}))], at(0)).await.ok();
+    let lease = store.claim(&node("n1"), 1, at(0)).await.unwrap().remove(0);
+    store.complete(&report(&lease, Outcome::Completed), at(1)).await.unwrap();
+    let page = store.events(&all_events()).await.unwrap();
+    let numbers: Vec<u64> = page.events.iter().map(|event| event.seq).collect();
+    assert_eq!(numbers, [1, 2, 3, 4, 5]);
+    assert_eq!(page.cursor, 5);
+    assert_eq!(*signal.borrow_and_update(), 5);
+
+    let two = store.events(&EventQuery { limit: 2, ..all_events() }).await.unwrap();
+    assert_eq!((two.events.len(), two.cursor), (2, 2));
+    let ended = EventQuery { kinds: vec![EventKind::TaskEnded], ..all_events() };
+    let ended = store.events(&ended).await.unwrap();
+    assert_eq!((ended.events.len(), ended.cursor), (1, 5));
+    let of_b = EventQuery { task_id: Some("b".parse().unwrap()), ..all_events() };
+    let of_b = store.events(&of_b).await.unwrap();
+    assert_eq!((of_b.events.len(), of_b.cursor), (1, 5));
+    let none = store.events(&EventQuery { after: 5, ..all_events() }).await.unwrap();
+    assert_eq!((none.events.len(), none.cursor), (0, 5));
+}
+
+async fn callbacks_stay_until_they_are_settled(store: &dyn TaskStore) {
+    let told = json!({ "callback": { "url": "http://trainer/x", "secret": "s" } });
+    store.submit(vec![task("t", told), task("quiet", json!({}))], at(0)).await.unwrap();
+    for lease in store.claim(&node("n1"), 2, at(0)).await.unwrap() {
+        store.complete(&report(&lease, Outcome::Completed), at(5)).await.unwrap();
+    }
+    assert!(store.due_callbacks(at(4), 9).await.unwrap().is_empty());
+    assert_eq!(store.next_callback_at().await.unwrap(), Some(at(5)));
+    let due = store.due_callbacks(at(5), 9).await.unwrap();
+    let ids: Vec<_> = due.iter().map(|callback| callback.callback_id.as_str()).collect();
+    assert_eq!(ids, ["t-s0:session.ended", "t:task.ended"]);
+    assert_eq!((due[0].url.as_str(), due[0].secret.as_deref()), ("http://trainer/x", Some("s")));
+
+    let retry = CallbackResult::Retry { at: at(50), error: "refused".to_owned() };
+    store.settle_callback(ids[0], retry).await.unwrap();
+    store.settle_callback(ids[1], CallbackResult::Delivered).await.unwrap();
+    assert!(store.due_callbacks(at(49), 9).await.unwrap().is_empty());
+    assert_eq!(store.due_callbacks(at(50), 9).await.unwrap()[0].attempts, 1);
+    let failed = CallbackResult::Failed { error: "gone".to_owned() };
+    store.settle_callback(ids[0], failed.clone()).await.unwrap();
+    assert!(store.settle_callback(ids[0], failed).await.is_err(), "it is settled");
+    assert_eq!(store.next_callback_at().await.unwrap(), None);
+    let state = store.session(&"t-s0".parse().unwrap()).await.unwrap().callback.unwrap();
+    assert_eq!((state.status, state.attempts), (CallbackStatus::Failed, 2));
+    assert_eq!(state.error.as_deref(), Some("gone"));
+    let state = store.task(&"t".parse().unwrap()).await.unwrap().callback.unwrap();
+    assert_eq!(state.status, CallbackStatus::Delivered);
+}
+
+async fn tasks_are_listed_newest_first_in_pages(store: &dyn TaskStore) {
+    for index in 0..5 {
+        store.submit(vec![task(&format!("t{index}"), json!({}))], at(index)).await.unwrap();
+    }
+    let mut query = TaskQuery { limit: 2, ..TaskQuery::default() };
+    let mut seen = Vec::new();
+    loop {
+        let page = store.tasks(&query).await.unwrap();
+        seen.extend(page.tasks.iter().map(|task| task.task_id.to_string()));
+        match page.next_before {
+            Some(before) => query.before = Some(before),
+            None => break,
+        }
+    }
+    assert_eq!(seen, ["t4", "t3", "t2", "t1", "t0"]);
+    store.cancel(&"t3".parse().unwrap(), at(9)).await.unwrap();
+    let cancelled = TaskQuery { status: Some(TaskStatus::Cancelled), ..TaskQuery::default() };
+    assert_eq!(store.tasks(&cancelled).await.unwrap().tasks[0].task_id.as_str(), "t3");
+    let other = TaskQuery { harness: Some("shell".to_owned()), ..TaskQuery::default() };
+    assert!(store.tasks(&other).await.unwrap().tasks.is_empty());
+}
+
+async fn long_ids_that_collide_are_refused(store: &dyn TaskStore) {
+    let (one, two) = ("x".repeat(128), format!("{}y", "x".repeat(127)));
+    store.submit(vec![task(&one, json!({}))], at(0)).await.unwrap();
+    let refused = store.submit(vec![task(&two, json!({}))], at(0)).await;
+    assert!(matches!(refused, Err(StoreError::Conflict(_))), "{refused:?}");
+}
+
+async fn what_is_not_there_is_said_so(store: &dyn TaskStore) {
+    let missing = |result: Result<(), StoreError>| {
+        assert!(matches!(result, Err(StoreError::NotFound { .. })), "{result:?}");
+    };
+    let id = "nope".parse().unwrap();
+    missing(store.task(&id).await.map(drop));
+    missing(store.sessions(&id).await.map(drop));
+    missing(store.cancel(&id, at(0)).await.map(drop));
+    missing(store.session(&"nope".parse().unwrap()).await.map(drop));
+    missing(store.settle_callback("nope", CallbackResult::Delivered).await);
+    store.submit(vec![task("t", json!({}))], at(0)).await.unwrap();
+    let mut lease = store.claim(&node("n1"), 1, at(0)).await.unwrap().remove(0);
+    lease.epoch.0 += 1;
+    missing(store.complete(&report(&lease, Outcome::Completed), at(1)).await.map(drop));
+    store.close().await;
+    assert!(matches!(store.expire(at(0)).await, Err(StoreError::Closed)));
+    assert!(matches!(store.tasks(&TaskQuery::default()).await, Err(StoreError::Closed)));
+}
+
+fn all_events() -> EventQuery {
+    EventQuery { limit: 1000, ..EventQuery::default() }
+}

@@ -1,0 +1,88 @@
+//! Tasks, nodes, reports and times for tests.
+
+use jiff::{SignedDuration, Timestamp};
+use polar_store::{Limits, NewTask};
+use polar_types::{
+    ErrorClass, Known, Lease, NodeInfo, Outcome, ReleaseItem, ReleaseRequest, RenewItem,
+    RenewRequest, SessionReport, Side, Slots, Stage, StageTimes, TaskRequest, TokenCounts,
+};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+pub(crate) const LIMITS: Limits = Limits {
+    lease_ttl: Duration::from_secs(60),
+    cancel_grace: Duration::from_secs(30),
+    overdue_slack: Duration::from_secs(100),
+    queue_limit: Duration::from_secs(10_000),
+};
+
+/// Seconds a node may hold a session of the default budgets under [`LIMITS`].
+pub(crate) const LONGEST_HOLD: i64 = 600 + 1800 + 600 + 100;
+
+pub(crate) fn at(seconds: i64) -> Timestamp {
+    Timestamp::UNIX_EPOCH + SignedDuration::from_secs(1_000_000 + seconds)
+}
+
+pub(crate) fn task(id: &str, fields: Value) -> NewTask {
+    let mut request = json!({ "task_id": id, "harness": "pi", "instruction": "Do it." });
+    request.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    let body_hash = request.to_string();
+    let request: TaskRequest = serde_json::from_value(request).unwrap();
+    let known = Known { harnesses: vec!["pi".to_owned()], default_image: Some("i".to_owned()) };
+    let spec = request.resolve(id.parse().unwrap(), &known).unwrap();
+    NewTask { spec, body_hash }
+}
+
+pub(crate) fn node(name: &str) -> NodeInfo {
+    node_with(name, "boot-1", &["local", "docker"])
+}
+
+pub(crate) fn node_with(name: &str, boot: &str, runtimes: &[&str]) -> NodeInfo {
+    NodeInfo {
+        node_id: name.parse().unwrap(),
+        boot_id: boot.to_owned(),
+        version: "0".to_owned(),
+        slots: Slots::default(),
+        runtimes: runtimes.iter().map(|r| (*r).to_owned()).collect(),
+        engine: "simulator".to_owned(),
+        held: BTreeMap::new(),
+    }
+}
+
+pub(crate) fn renewal(node: &NodeInfo, leases: &[&Lease], stage: Stage) -> RenewRequest {
+    let item = |lease: &&Lease| RenewItem {
+        session_id: lease.session_id.clone(),
+        epoch: lease.epoch,
+        stage,
+        waiting_for: None,
+    };
+    RenewRequest { node: node.clone(), items: leases.iter().map(item).collect() }
+}
+
+pub(crate) fn release(node: &NodeInfo, lease: &Lease) -> ReleaseRequest {
+    let item = ReleaseItem { session_id: lease.session_id.clone(), epoch: lease.epoch };
+    ReleaseRequest { node_id: node.node_id.clone(), items: vec![item], reason: String::new() }
+}
+
+pub(crate) fn report(lease: &Lease, outcome: Outcome) -> SessionReport {
+    SessionReport {
+        session_id: lease.session_id.clone(),
+        epoch: lease.epoch,
+        node_id: "n1".parse().unwrap(),
+        outcome,
+        reward: Some(1.0),
+        grade_error: None,
+        exit_code: Some(0),
+        calls: 3,
+        traces: 1,
+        tokens: TokenCounts::default(),
+        forks: BTreeMap::new(),
+        times: StageTimes::default(),
+        artifacts: Vec::new(),
+    }
+}
+
+pub(crate) fn failure(side: Side) -> Outcome {
+    Outcome::Failed { side, class: ErrorClass::Internal, message: "it broke".to_owned() }
+}
