@@ -63,8 +63,20 @@ pub(crate) fn task() -> Value {
     })
 }
 
-/// The example's value at a path such as `runtime.prepare[3].path`, as JSON text.
-pub(crate) fn at<'a>(example: &'a Value, field: &str) -> Option<&'a Value> {
+/// A good value for a field such as `runtime.prepare[3].path`; short where a short one does.
+pub(crate) fn value_for(example: &Value, field: &str) -> Option<Value> {
+    if example.is_null() {
+        return None;
+    }
+    match field {
+        "harness" => Some(json!("pi")),
+        "runtime" => Some(json!("local")),
+        "evaluator" => Some(json!("none")),
+        _ => at(example, field).cloned(),
+    }
+}
+
+fn at<'a>(example: &'a Value, field: &str) -> Option<&'a Value> {
     field.split('.').filter(|part| !part.is_empty()).try_fold(example, |value, part| {
         let (name, index) = part.split_once('[').map_or((part, None), |(n, i)| (n, Some(i)));
         let value = if name.is_empty() { value } else { value.get(name)? };
@@ -72,18 +84,26 @@ pub(crate) fn at<'a>(example: &'a Value, field: &str) -> Option<&'a Value> {
     })
 }
 
-/// A problem whose example is the one for this field, or the whole.
+/// A problem whose example is the one for this field, or the smallest task.
 pub(crate) fn problem(
     example: &Value,
-    at_prefix: &str,
+    prefix: &str,
     field: &str,
     what: impl Into<String>,
 ) -> FieldProblem {
-    let shown = at(example, field).filter(|value| !value.is_null()).unwrap_or(example);
-    let name = match (at_prefix, field) {
+    let shown = match value_for(example, field).filter(|_| !field.is_empty()) {
+        Some(value) => value.to_string(),
+        None if example.is_null() => "see /api/openapi.json".to_owned(),
+        None => SMALLEST_TASK.to_owned(),
+    };
+    let name = match (prefix, field) {
         ("", "") => "body".to_owned(),
         (prefix, "") => prefix.trim_end_matches('.').to_owned(),
         (prefix, field) => format!("{prefix}{field}"),
     };
-    FieldProblem::new(name, what, shown.to_string())
+    FieldProblem::new(name, what, shown)
 }
+
+/// The least that a task needs.
+pub(crate) const SMALLEST_TASK: &str =
+    r#"{"harness": "pi", "instruction": "Fix the failing test."}"#;

@@ -28,11 +28,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Value, ApiError> {
         } else {
             format!("is not JSON: {error}")
         };
-        ApiError::field(
-            "body",
-            what,
-            r#"{"harness": "pi", "instruction": "Fix the failing test."}"#,
-        )
+        ApiError::field("body", what, examples::SMALLEST_TASK)
     })
 }
 
@@ -98,7 +94,7 @@ pub(crate) fn read<T: DeserializeOwned>(
         }
         let stand_in = match fault.cure {
             Cure::Remove => None,
-            Cure::Insert => examples::at(example, &field).cloned(),
+            Cure::Insert => examples::value_for(example, &field),
         };
         if !mend(&mut value, &fault.steps, stand_in) {
             break;

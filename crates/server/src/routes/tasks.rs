@@ -2,6 +2,7 @@
 
 use crate::app::App;
 use crate::error::{ApiError, ErrorBody};
+use crate::examples::SMALLEST_TASK;
 use crate::extract::{Params, PathId, Whole};
 use crate::problems;
 use axum::Json;
@@ -64,7 +65,7 @@ pub(crate) async fn submit(
 fn read_batch(items: Vec<Value>, app: &App) -> Result<Vec<NewTask>, ApiError> {
     if items.is_empty() || items.len() > MOST as usize {
         let what = format!("must hold 1 to {MOST} tasks, not {}", items.len());
-        return Err(ApiError::field("body", what, r#"[{"harness": "pi", "instruction": "…"}]"#));
+        return Err(ApiError::field("body", what, &format!("[{SMALLEST_TASK}]")));
     }
     let mut tasks = Vec::with_capacity(items.len());
     let mut wrong = Vec::new();

@@ -6,6 +6,11 @@
     reason = "a test that cannot go on fails"
 )]
 
+mod access;
+mod blobs;
+mod callbacks;
+mod events;
 mod leases;
+mod refusals;
 mod support;
 mod tasks;

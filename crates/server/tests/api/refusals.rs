@@ -1,0 +1,205 @@
+//! What is refused, and how well the answer says why.
+
+use crate::support::{Fixture, json_of, node_info, report_of, shell_task};
+use polar_types::Outcome;
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+
+/// Every problem of the answer, as `field: problem`.
+fn problems(answer: &Value) -> Vec<String> {
+    let found = answer["error"]["problems"].as_array().unwrap();
+    let text = |problem: &Value, key: &str| problem[key].as_str().unwrap().to_owned();
+    for problem in found {
+        let example = text(problem, "example");
+        let is_json = serde_json::from_str::<Value>(&example).is_ok();
+        assert!(is_json, "{example:?} is no example of a value");
+    }
+    found.iter().map(|p| format!("{}: {}", text(p, "field"), text(p, "problem"))).collect()
+}
+
+#[tokio::test]
+async fn a_bad_task_is_told_every_wrong_field() {
+    let server = Fixture::start().await;
+    let shell = json!({ "name": "shell", "command": "true" });
+    let cases: Vec<(Value, Vec<&str>)> = vec![
+        (json!({}), vec!["harness: is missing", "instruction: must say what the agent is to do"]),
+        (json!([]), vec!["body: must hold 1 to 1000 tasks, not 0"]),
+        (json!("pi"), vec!["body: must be a JSON object, not a string"]),
+        (
+            json!({ "harness": "pj", "instruction": "x" }),
+            vec!["harness.name: no adapter is called \"pj\""],
+        ),
+        (
+            json!({ "harness": shell, "num_sample": 2, "nonsense": 1 }),
+            vec![
+                "num_sample: is not a field; did you mean `num_samples`?",
+                "nonsense: is not a field; there are task_id",
+            ],
+        ),
+        (
+            json!({ "harness": shell, "num_samples": "8", "priority": 1.5, "max_attempts": 0 }),
+            vec![
+                "num_samples: must be a whole number of 0 or more, not string \"8\"",
+                "priority: must be a whole number, not floating point `1.5`",
+                "max_attempts: must be between 1 and 100, not 0",
+            ],
+        ),
+        (
+            json!({ "harness": shell, "runtime": { "type": "local", "memry_mb": 1, "cpus": 2 } }),
+            vec![
+                "runtime.memry_mb: is not a field; did you mean `memory_mb`?",
+                "runtime.cpus: the local runtime cannot enforce this",
+            ],
+        ),
+        (
+            json!({ "harness": shell, "runtime": "podman" }),
+            vec!["runtime: unknown runtime \"podman\""],
+        ),
+        (
+            json!({ "harness": shell, "evaluator": { "type": "command", "comand": "pytest" } }),
+            vec![
+                "evaluator.comand: is not a field; did you mean `command`?",
+                "evaluator.command: is missing",
+            ],
+        ),
+        (
+            json!({ "harness": shell, "sampling": { "temperature": -1, "top_p": 2 },
+                "budgets": { "run_seconds": 0 }, "callback": "trainer:9000" }),
+            vec![
+                "sampling.temperature: must be a number of 0 or more",
+                "sampling.top_p: must be above 0 and at most 1",
+                "budgets.run_seconds: must be above 0",
+                "callback.url: must be an http or https URL",
+            ],
+        ),
+        (
+            json!({ "harness": shell, "runtime": { "type": "local",
+                "prepare": [{ "type": "exec", "command": "" }] } }),
+            vec!["runtime.prepare[0].command: must be a shell command"],
+        ),
+        (
+            json!({ "harness": shell, "task_id": "a/b" }),
+            vec!["task_id: \"a/b\" is not a valid task id"],
+        ),
+        (
+            json!([{ "harness": shell }, { "harness": shell, "num_samples": 0 }, { "harnes": shell }]),
+            vec![
+                "tasks[1].num_samples: must be between 1 and 4096, not 0",
+                "tasks[2].harnes: is not a field; did you mean `harness`?",
+                "tasks[2].harness: is missing",
+            ],
+        ),
+    ];
+    for (body, expected) in cases {
+        let (status, answer) = server.post("/api/tasks", &body).await;
+        assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{body}: {answer}");
+        assert_eq!(answer["error"]["code"], "invalid");
+        let found = problems(&answer);
+        for problem in &expected {
+            assert!(
+                found.iter().any(|f| f.starts_with(problem)),
+                "{problem:?} is not in {found:#?}"
+            );
+        }
+        let beside = found.iter().filter(|f| !expected.iter().any(|e| f.starts_with(e)));
+        let tolerated = |f: &&String| !f.contains("instruction: must say");
+        let beside: Vec<_> = beside.filter(tolerated).collect();
+        assert!(beside.is_empty(), "{body} is told more than is wrong: {beside:#?}");
+    }
+    let (_, page) = server.get("/api/tasks").await;
+    assert_eq!(page["tasks"], json!([]), "nothing of it was stored");
+}
+
+#[tokio::test]
+async fn what_is_not_json_is_told_where() {
+    let server = Fixture::start().await;
+    for (body, part) in
+        [("", "is empty"), ("{\"harness\": ", "line 1 column"), ("harness=pi", "is not JSON")]
+    {
+        let (status, answer) = json_of(server.request(Method::POST, "/api/tasks").body(body)).await;
+        assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
+        assert!(problems(&answer)[0].contains(part), "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn refusals_have_one_shape() {
+    let server = Fixture::start_with(|config| config.body_limit = 1000).await;
+    server.submit(json!({ "task_id": "t" })).await;
+    let large = shell_task(json!({ "instruction": "x".repeat(2000) })).to_string();
+    let cases = [
+        (server.request(Method::GET, "/nowhere"), 404, "not_found"),
+        (server.request(Method::GET, "/api/nowhere"), 404, "not_found"),
+        (server.request(Method::GET, "/api/tasks/nope"), 404, "not_found"),
+        (server.request(Method::GET, "/api/tasks/nope/sessions"), 404, "not_found"),
+        (server.request(Method::GET, "/api/tasks/nope/trajectories"), 404, "not_found"),
+        (server.request(Method::DELETE, "/api/tasks/nope"), 404, "not_found"),
+        (server.request(Method::GET, "/api/sessions/nope"), 404, "not_found"),
+        (server.request(Method::GET, "/api/sessions/t-s0/trajectory"), 404, "not_found"),
+        (server.request(Method::GET, "/api/tasks/a%20b"), 422, "invalid"),
+        (server.request(Method::GET, "/api/tasks?limit=0"), 422, "invalid"),
+        (server.request(Method::GET, "/api/tasks?limit=x"), 422, "invalid"),
+        (server.request(Method::GET, "/api/tasks?status=happy"), 422, "invalid"),
+        (server.request(Method::GET, "/api/events?kinds=party"), 422, "invalid"),
+        (server.request(Method::GET, "/api/tasks/t/trajectories?status=happy"), 422, "invalid"),
+        (server.request(Method::GET, "/api/sessions/t-s0/logs?stream=noise"), 422, "invalid"),
+        (server.request(Method::PUT, "/api/tasks"), 405, "invalid"),
+        (server.request(Method::POST, "/api/tasks").body(large), 413, "too_large"),
+        (server.request(Method::GET, "/api/blobs/xyz"), 422, "invalid"),
+    ];
+    for (index, (request, status, code)) in cases.into_iter().enumerate() {
+        let (found, answer) = json_of(request).await;
+        assert_eq!(found.as_u16(), status, "case {index}: {answer}");
+        assert_eq!(answer["error"]["code"], code, "case {index}: {answer}");
+        assert!(answer["error"]["message"].as_str().is_some_and(|m| !m.is_empty()));
+        assert!(answer["error"]["problems"].is_array());
+    }
+}
+
+#[tokio::test]
+async fn one_task_id_means_one_body() {
+    let server = Fixture::start().await;
+    let short = json!({ "task_id": "t", "harness": "pi", "instruction": "x", "metadata": {"a": 1, "b": 2} });
+    let (status, first) = server.post("/api/tasks", &short).await;
+    assert_eq!(status, StatusCode::CREATED);
+    // The long forms and another order say the same.
+    let long = json!({ "metadata": {"b": 2, "a": 1}, "instruction": "x", "num_samples": 1,
+        "harness": { "name": "pi" }, "runtime": { "type": "local" }, "task_id": "t" });
+    let (status, again) = server.post("/api/tasks", &long).await;
+    assert_eq!((status, again), (StatusCode::OK, first));
+    let other = json!({ "task_id": "t", "harness": "pi", "instruction": "y" });
+    let (status, answer) = server.post("/api/tasks", &other).await;
+    assert_eq!((status, &answer["error"]["code"]), (StatusCode::CONFLICT, &json!("conflict")));
+    let batch = json!([{ "task_id": "new", "harness": "pi", "instruction": "x" }, other]);
+    assert_eq!(server.post("/api/tasks", &batch).await.0, StatusCode::CONFLICT);
+    assert_eq!(server.get("/api/tasks/new").await.0, StatusCode::NOT_FOUND);
+}
+
+#[tokio::test]
+async fn a_result_is_refused_until_its_files_are_there() {
+    let server = Fixture::start().await;
+    server.submit(json!({ "task_id": "t" })).await;
+    let lease = server.lease("n1", 1).await.remove(0);
+    let mut report = report_of(&lease, "n1", Outcome::Completed);
+    let mut file = server.upload("trajectory.json", "{}").await;
+    file.size += 1;
+    report.artifacts = vec![file.clone()];
+    let (status, answer) = server.post("/api/sessions/t-s0/result", &report).await;
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
+    assert_eq!(answer["error"]["problems"][0]["field"], "artifacts[0]");
+    file.sha256 = "0".repeat(64);
+    report.artifacts = vec![file];
+    let (_, answer) = server.post("/api/sessions/t-s0/result", &report).await;
+    assert!(answer["error"]["message"].as_str().unwrap().contains("was not uploaded"), "{answer}");
+    let (_, session) = server.get("/api/sessions/t-s0").await;
+    assert_eq!(session["status"], "preparing");
+}
+
+#[tokio::test]
+async fn a_node_speaks_for_itself_only() {
+    let server = Fixture::start().await;
+    let ask = json!({ "node": node_info("n1", "boot-1"), "free": 1 });
+    let (status, answer) = server.post("/api/nodes/n2/lease", &ask).await;
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
+    assert_eq!(answer["error"]["problems"][0]["field"], "node.node_id");
+}
