@@ -1,4 +1,5 @@
 //! Blobs in a folder.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use bytes::Bytes;
 use futures_util::{TryStreamExt, stream};
