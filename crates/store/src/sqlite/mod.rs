@@ -7,6 +7,7 @@ mod callbacks;
 mod ending;
 mod events;
 mod lease;
+mod lock;
 mod read;
 mod rows;
 mod schema;
@@ -20,6 +21,7 @@ use crate::{
 };
 use async_trait::async_trait;
 use jiff::Timestamp;
+use lock::Lock;
 use polar_types::{
     EventPage, Lease, NodeInfo, NodeSeen, ReleaseRequest, RenewRequest, RenewResponse, ResultAck,
     SessionId, SessionInfo, SessionReport, TaskId, TaskInfo, TaskPage,
@@ -29,7 +31,6 @@ use sqlx::sqlite::{
     SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
 };
 use sqlx::{Sqlite, Transaction};
-use std::fs::{File, TryLockError};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,8 +53,6 @@ pub struct SqliteStore {
 struct Open {
     writer: Writer,
     task: JoinHandle<()>,
-    /// Held as long as the writer lives; the system lets go of it when the process dies.
-    _lock: File,
 }
 
 impl SqliteStore {
@@ -65,7 +64,7 @@ impl SqliteStore {
         std::fs::create_dir_all(folder)
             .map_err(|source| StoreError::Path { path: folder.to_owned(), source })?;
         refuse_network_filesystem(folder)?;
-        let lock = lock(path)?;
+        let lock = Lock::take(path)?;
 
         let options = SqliteConnectOptions::new()
             .filename(path)
@@ -82,8 +81,8 @@ impl SqliteStore {
             .connect_with(options.pragma("query_only", "ON"))
             .await
             .map_err(backend)?;
-        let (writer, task) = Writer::start(db, limits, Arc::clone(&signals));
-        let writer = Mutex::new(Some(Open { writer, task, _lock: lock }));
+        let (writer, task) = Writer::start(db, lock, limits, Arc::clone(&signals));
+        let writer = Mutex::new(Some(Open { writer, task }));
         Ok(Self { writer, readers, limits, signals })
     }
 
@@ -98,20 +97,6 @@ impl SqliteStore {
             sqlx::Error::PoolClosed => StoreError::Closed,
             other => backend(other),
         })
-    }
-}
-
-/// One process at a time: two would hand the same session out twice.
-fn lock(database: &Path) -> Result<File, StoreError> {
-    let mut path = database.as_os_str().to_owned();
-    path.push(".lock");
-    let path = std::path::PathBuf::from(path);
-    let failed = |source| StoreError::Path { path: path.clone(), source };
-    let file = File::options().create(true).append(true).open(&path).map_err(failed)?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(StoreError::InUse { path }),
-        Err(TryLockError::Error(source)) => Err(failed(source)),
     }
 }
 
@@ -221,7 +206,7 @@ impl TaskStore for SqliteStore {
     async fn close(&self) {
         let open = self.writer.lock().await.take();
         self.readers.close().await;
-        if let Some(Open { writer, task, _lock }) = open {
+        if let Some(Open { writer, task }) = open {
             drop(writer);
             if let Err(error) = task.await {
                 tracing::warn!(%error, "the writer did not end cleanly");

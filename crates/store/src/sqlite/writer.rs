@@ -2,6 +2,7 @@
 //! answers after the commit: one fsync for many callers, and no two writers that wait for
 //! each other's locks.
 
+use super::lock::Lock;
 use super::rows::backend;
 use crate::signals::{Signals, Stored};
 use crate::{Limits, StoreError};
@@ -39,11 +40,12 @@ impl Writer {
     /// Starts the writer. It ends once every `Writer` is gone and its work is done.
     pub(super) fn start(
         db: SqliteConnection,
+        lock: Lock,
         limits: Limits,
         signals: Arc<Signals>,
     ) -> (Self, tokio::task::JoinHandle<()>) {
         let (inbox, jobs) = mpsc::channel(INBOX);
-        let task = tokio::spawn(run(db, jobs, limits, signals));
+        let task = tokio::spawn(run(db, lock, jobs, limits, signals));
         (Self { inbox }, task)
     }
 
@@ -58,6 +60,7 @@ impl Writer {
 
 async fn run(
     mut db: SqliteConnection,
+    lock: Lock,
     mut jobs: mpsc::Receiver<Box<dyn Job>>,
     limits: Limits,
     signals: Arc<Signals>,
@@ -82,6 +85,8 @@ async fn run(
     if let Err(error) = db.close().await {
         tracing::warn!(%error, "the database did not close cleanly");
     }
+    // Last of all, so that nobody else opens what is still being written.
+    drop(lock);
 }
 
 async fn commit(
