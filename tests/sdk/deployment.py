@@ -2,57 +2,56 @@
 
 from __future__ import annotations
 
-import os
-import re
-import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Optional
 
 import httpx
 
-HERE = Path(__file__).parent
-ROOT = HERE.parent.parent
-DEADLINE_SECONDS = 60.0
+from processes import Process, until
+
+POLICY = Path(__file__).parent / "policy.yaml"
 
 
 class Deployment:
-    """Started with its construction; `stop` ends it."""
+    """Running once constructed; `stop` ends it."""
 
     model = "sdk-test-model"
     context_window = 8192
 
     def __init__(self, state: Path) -> None:
-        binary = find_binary()
-        self._processes: list[subprocess.Popen[str]] = []
-        self._state = state
-        self._sessions = 0
+        engine = Process(
+            "simulate-engine",
+            "--port=0",
+            f"--policy={POLICY}",
+            f"--model={self.model}",
+            f"--context-window={self.context_window}",
+            "--tokens-per-second=2000",
+            log=state / "engine.log",
+            announces={"engine": r"at (http://\S+)"},
+        )
+        self._processes = [engine]
         try:
-            engine = self._start(
-                [binary, "simulate-engine", "--port=0", f"--policy={HERE / 'policy.yaml'}"]
-                + [f"--model={self.model}", f"--context-window={self.context_window}"]
-                + ["--tokens-per-second=2000"],
-                engine=r"at (http://\S+)",
-            )
-            gateway = self._start(
-                [binary, "gateway", "--port=0", "--control-port=0", f"--state={state}"]
-                + [f"--engine={engine['engine']}", "--engine-kind=vllm"],
-                proxy=r"proxy\s+(http://\S+)",
-                control=r"control\s+(http://\S+)",
+            gateway = Process(
+                "gateway",
+                "--port=0",
+                "--control-port=0",
+                f"--state={state}",
+                f"--engine={engine.addresses['engine']}",
+                log=state / "gateway.log",
+                announces={"proxy": r"proxy\s+(http://\S+)", "control": r"control\s+(http://\S+)"},
             )
         except BaseException:
             self.stop()
             raise
-        self.proxy = gateway["proxy"]
-        self._engine = httpx.Client(base_url=engine["engine"])
-        self._control = httpx.Client(base_url=gateway["control"])
+        self._processes.append(gateway)
+        self.proxy = gateway.addresses["proxy"]
+        self._engine = httpx.Client(base_url=engine.addresses["engine"])
+        self._control = httpx.Client(base_url=gateway.addresses["control"])
 
     def stop(self) -> None:
         for process in reversed(self._processes):
-            process.terminate()
-        for process in reversed(self._processes):
-            process.wait(timeout=DEADLINE_SECONDS)
+            process.stop()
 
     def open_session(self, **sampling: Any) -> Session:
         """A session as a harness gets one. ``sampling`` pins parameters."""
@@ -72,29 +71,7 @@ class Deployment:
 
     def until(self, holds: Callable[[dict[str, int]], bool]) -> None:
         """Waits until something holds of the engine's counters."""
-        until(lambda: holds(self.stats()), lambda: f"the engine's counters are {self.stats()}")
-
-    def _start(self, command: list[Any], **announced: str) -> dict[str, str]:
-        """Starts a process and reads the addresses that it announces."""
-        log = (self._state / f"{len(self._processes)}.log").open("w")
-        process = subprocess.Popen(
-            [str(word) for word in command],
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-            env={**os.environ, "POLAR_LOG": "info"},
-        )
-        self._processes.append(process)
-        found: dict[str, str] = {}
-        assert process.stdout is not None
-        for line in process.stdout:
-            for name, pattern in announced.items():
-                match = re.search(pattern, line)
-                if match:
-                    found[name] = match[1]
-            if len(found) == len(announced):
-                return found
-        raise AssertionError(f"{command} ended: {Path(log.name).read_text()}")
+        until(lambda: holds(self.stats()), self.stats)
 
 
 class Session:
@@ -119,7 +96,7 @@ class Session:
         """Waits until so many calls are recorded and none is running."""
         until(
             lambda: self.activity()["calls"] == calls and self.activity()["running"] == 0,
-            lambda: f"the session's counts are {self.activity()}",
+            self.activity,
         )
 
     def close(self) -> dict[str, Any]:
@@ -137,21 +114,3 @@ class Session:
         assert self._closed is not None
         calls: list[dict[str, Any]] = self._closed["calls"]
         return calls
-
-
-def until(holds: Callable[[], bool], now: Callable[[], str]) -> None:
-    """Asks again and again until it holds, up to a deadline."""
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not holds():
-        assert time.monotonic() < deadline, now()
-        time.sleep(0.01)
-
-
-def find_binary() -> str:
-    """``$POLAR_BINARY``, else the workspace's own, built now."""
-    chosen = os.environ.get("POLAR_BINARY")
-    if chosen:
-        return chosen
-    subprocess.run(["cargo", "build", "--quiet", "--package=polar-cli"], cwd=ROOT, check=True)
-    target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
-    return str(target / "debug" / "polar")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import anthropic
 import pytest
 from anthropic import Anthropic
@@ -34,7 +36,8 @@ def ask(text: str, **more: object) -> dict[str, object]:
 
 
 def texts(message: anthropic.types.Message) -> list[str]:
-    return [block.text for block in message.content if block.type == "text"]
+    """Its texts, without the line ends that this model family puts behind its reasoning."""
+    return [block.text.strip("\n") for block in message.content if block.type == "text"]
 
 
 def test_unary(client: Anthropic, session: Session) -> None:
@@ -44,8 +47,9 @@ def test_unary(client: Anthropic, session: Session) -> None:
     assert message.stop_reason == "end_turn"
     assert message.stop_sequence is None
     [call] = session.calls()
-    assert message.usage.input_tokens + (message.usage.cache_read_input_tokens or 0) == (
-        call["prompt_tokens"]
+    assert (
+        message.usage.input_tokens + (message.usage.cache_read_input_tokens or 0)
+        == (call["prompt_tokens"])
     )
     assert message.usage.output_tokens == call["sampled_tokens"] > 0
     assert call["delivered"] is True
@@ -65,7 +69,9 @@ def test_streaming_says_the_same_as_unary(client: Anthropic) -> None:
 
 
 def test_the_events_come_in_the_order_of_the_api(client: Anthropic) -> None:
-    events = list(client.messages.create(**ask("What's the weather?", tools=[WEATHER]), stream=True))
+    events = list(
+        client.messages.create(**ask("What's the weather?", tools=[WEATHER]), stream=True)
+    )
     kinds = [event.type for event in events if event.type != "ping"]
     assert kinds[0] == "message_start"
     assert kinds[-2:] == ["message_delta", "message_stop"]
@@ -94,7 +100,9 @@ def test_a_tool_loop_keeps_one_line_of_work(
         "model": "m",
         "max_tokens": 1000,
         "tools": [WEATHER],
-        "system": [{"type": "text", "text": "You are an agent.", "cache_control": {"type": "ephemeral"}}],
+        "system": [
+            {"type": "text", "text": "You are an agent.", "cache_control": {"type": "ephemeral"}}
+        ],
     }
     inputs = []
     while True:
@@ -152,7 +160,7 @@ def test_thinking_is_a_block_of_its_own_and_can_be_sent_back(client: Anthropic) 
     assert thinking.thinking.strip() == "Six times seven."
     assert isinstance(thinking.signature, str)
     assert text.type == "text"
-    assert text.text == "42"
+    assert texts(message) == ["42"]
     assert "thinking" in kinds
     request["messages"] = [
         {"role": "user", "content": "Think first"},
@@ -228,7 +236,9 @@ def test_an_unknown_secret_is_a_401(session: Session) -> None:
     for ask_for in (
         lambda: client.messages.create(**ask("Hello")),
         lambda: client.messages.create(**ask("Hello"), stream=True),
-        lambda: client.messages.count_tokens(model="m", messages=[{"role": "user", "content": "x"}]),
+        lambda: client.messages.count_tokens(
+            model="m", messages=[{"role": "user", "content": "x"}]
+        ),
         lambda: client.models.list(),
     ):
         with pytest.raises(anthropic.AuthenticationError) as caught:
@@ -276,9 +286,10 @@ def test_context_overflow_is_said_in_anthropics_words(
 
 def test_a_stream_that_breaks_off_ends_in_an_error(client: Anthropic, session: Session) -> None:
     text = ""
-    with pytest.raises(anthropic.APIError), client.messages.stream(
-        **ask("Please break off")
-    ) as stream:
+    with (
+        pytest.raises(anthropic.APIError),
+        client.messages.stream(**ask("Please break off")) as stream,
+    ):
         for part in stream.text_stream:
             text += part
     assert text
@@ -291,10 +302,8 @@ def test_hanging_up_cancels_the_engine_and_is_recorded_as_undelivered(
     client: Anthropic, session: Session, deployment: Deployment
 ) -> None:
     before = deployment.stats()
-    with client.messages.stream(
-        **{**ask("Please talk without end"), "max_tokens": 20000}
-    ) as stream:
-        for _ in zip(range(20), stream):
+    with client.messages.stream(**{**ask("Please talk without end"), "max_tokens": 6000}) as stream:
+        for _ in itertools.islice(stream, 20):
             pass
     deployment.until(lambda now: now["cancelled"] == before["cancelled"] + 1)
     session.until_idle(calls=1)
