@@ -20,6 +20,7 @@ from polar._model import (
     Unknown,
 )
 
+
 TaskId = str
 """A task: one problem, asked for `num_samples` times. Chosen by the client or minted."""
 
@@ -454,7 +455,9 @@ class TokenCounts(TokenMembers):
     """Tokens in exactly one trace with mask 1."""
 
     context: int
-    """Positions in responses that were not sampled there, mask 0: tool output, user turns."""
+    """Positions in responses that were not sampled there: tool output, user turns. Their mask is
+    0.
+    """
 
     untrained: dict[str, int] = {}
     """The rest, by reason."""
@@ -546,7 +549,7 @@ class SessionReport(Model):
     """Exit code of the harness, when it came to an end by itself."""
 
     forks: dict[ForkCause, int] = {}
-    """How many traces there are by cause; the first one counts as `new_lineage`."""
+    """How often each cause forked a trace."""
 
     artifacts: list[Artifact] = []
     """Files uploaded beforehand."""
@@ -572,7 +575,7 @@ class AttemptInfo(Model):
 
     lost: Optional[str] = None
     """Why it ended, for attempts without an accepted report: `lease_expired`, `overdue`,
-    `node_restarted`, `released`, `cancelled`.
+    `node_restarted`, `released`.
     """
 
     report: Optional[SessionReport] = None
@@ -725,7 +728,7 @@ class Trace(TraceMembers):
     """Tools offered, as OpenAI tool definitions."""
 
     finish_reason: Optional[str] = None
-    """Why the last reply ended: `stop`, `tool_calls`, `length`, `cancelled` by the harness."""
+    """Why the last reply ended: `stop`, `tool_calls`, `length`, `abort`, `error`."""
 
     reward: Optional[float] = None
     """Reward of the rollout."""
