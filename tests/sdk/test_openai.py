@@ -125,7 +125,12 @@ def test_a_tool_loop_keeps_one_line_of_work(client: OpenAI, session: Session, st
     assert cities == ["Paris", "Rome"]
     assert choice.finish_reason == "stop"
     assert said(answer.content) == "The tool says: Rome: 21 °C"
-    assert len(session.calls()) == 3
+    # The client sends history back such that the calls are one sequence, token by token.
+    trajectory = session.close()
+    [trace] = trajectory["traces"]
+    assert trace["calls"] == [call["call_id"] for call in session.calls()]
+    assert len(trace["calls"]) == 3
+    assert trajectory["tokens"]["trained"] == trajectory["tokens"]["sampled"]
 
 
 def test_tools_called_at_once_come_in_order_with_their_own_ids(client: OpenAI) -> None:

@@ -96,6 +96,29 @@ pub(crate) async fn node_config(settings: NodeSettings) -> Result<NodeConfig> {
     let run = settings.concurrency.max(1);
     // Sandboxes prepared ahead and graded behind, so that run slots never wait for them.
     let ahead = run.div_ceil(2);
+    // Without a server no session runs here, so no sandbox has to work.
+    let providers = match settings.server {
+        Some(_) => working_providers(&settings).await?,
+        None => Vec::new(),
+    };
+    Ok(NodeConfig {
+        node_id: settings.node_id.parse().context("--node-id")?,
+        server: settings.server,
+        state_dir: settings.state,
+        cache_dir: paths::cache()?,
+        slots: Slots { prepare: ahead, ready: ahead, run, grade: ahead },
+        gateway_listen: settings.gateway_listen,
+        control_listen: settings.control_listen,
+        control_token: None,
+        gateway: GatewayConfig::default(),
+        engine: settings.engine,
+        providers,
+        output_limit: OUTPUT_LIMIT,
+    })
+}
+
+/// The sandboxes that work here. The local one must.
+async fn working_providers(settings: &NodeSettings) -> Result<Vec<Arc<dyn SandboxProvider>>> {
     let mut working = Vec::new();
     for provider in providers(settings.isolation, &settings.node_id, &settings.state).await? {
         match provider.check().await {
@@ -109,20 +132,7 @@ pub(crate) async fn node_config(settings: NodeSettings) -> Result<NodeConfig> {
             Err(error) => tracing::info!(kind = provider.kind(), %error, "sandbox left out"),
         }
     }
-    Ok(NodeConfig {
-        node_id: settings.node_id.parse().context("--node-id")?,
-        server: settings.server,
-        state_dir: settings.state,
-        cache_dir: paths::cache()?,
-        slots: Slots { prepare: ahead, ready: ahead, run, grade: ahead },
-        gateway_listen: settings.gateway_listen,
-        control_listen: settings.control_listen,
-        control_token: None,
-        gateway: GatewayConfig::default(),
-        engine: settings.engine,
-        providers: working,
-        output_limit: OUTPUT_LIMIT,
-    })
+    Ok(working)
 }
 
 pub(crate) fn server_config(bind: SocketAddr, data: &Path) -> ServerConfig {

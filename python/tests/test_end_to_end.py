@@ -1,0 +1,155 @@
+"""A trainer's view of real sessions: server, node, engine simulator and an agent."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
+from typing import Optional
+
+import pytest
+
+from polar import (
+    Callback,
+    CallbackBody,
+    CommandEvaluator,
+    HarnessSpec,
+    PolarClient,
+    SamplingPins,
+    TaskRequest,
+    WriteFile,
+    verify_callback,
+)
+from polar.models import RuntimeSpec
+from tests.processes import Process, until
+
+
+def agent() -> None:
+    """An agent of two turns. Its source runs in the sandbox."""
+    import json
+    import os
+    import urllib.request
+
+    messages = [{"role": "user", "content": "Say the word."}]
+    for _ in range(2):
+        request = urllib.request.Request(
+            os.environ["OPENAI_BASE_URL"] + "/chat/completions",
+            data=json.dumps({"model": "m", "messages": messages}).encode(),
+            headers={
+                "authorization": "Bearer " + os.environ["OPENAI_API_KEY"],
+                "content-type": "application/json",
+            },
+        )
+        with urllib.request.urlopen(request) as response:
+            messages.append(json.load(response)["choices"][0]["message"])
+        messages.append({"role": "user", "content": "Once more."})
+    with open("answer.txt", "w") as answer:
+        answer.write(str(messages[1]["content"]))
+    print("the agent is done")
+
+
+AGENT = f"{inspect.getsource(agent)}\nagent()\n"
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PolarClient]:
+    folder = tmp_path_factory.mktemp("polar")
+    engine = Process(
+        "simulate-engine",
+        "--port=0",
+        "--policy=echo",
+        log=folder / "engine.log",
+        announces={"engine": r"at (http://\S+)"},
+    )
+    up = None
+    try:
+        up = Process(
+            "up",
+            "--port=0",
+            "--proxy-port=0",
+            f"--state={folder}",
+            f"--engine={engine.addresses['engine']}",
+            "--local-isolation=process",
+            log=folder / "up.log",
+            announces={"api": r"control API\s+(http://\S+)"},
+        )
+        with PolarClient(up.addresses["api"]) as client:
+            yield client
+    finally:
+        if up is not None:
+            up.stop()
+        engine.stop()
+
+
+def task(task_id: str, callback: Optional[Callback] = None, samples: int = 2) -> TaskRequest:
+    return TaskRequest(
+        task_id=task_id,
+        instruction="Say the word.",
+        harness=HarnessSpec(name="shell", command="python3 agent.py"),
+        runtime=RuntimeSpec(type="local", prepare=[WriteFile(path="agent.py", content=AGENT)]),
+        evaluator=CommandEvaluator(command="grep -q 'You said: Say the word.' answer.txt"),
+        num_samples=samples,
+        sampling=SamplingPins(temperature=0.5),
+        metadata={"step": 3},
+        callback=callback,
+    )
+
+
+def test_sessions_come_with_reward_trajectory_calls_and_logs(client: PolarClient) -> None:
+    submitted = client.submit(task("t1"))
+    results = list(client.results("t1"))
+    assert [result.session.status for result in results] == ["completed"] * 2
+    for result in results:
+        session, trajectory = result.session, result.trajectory
+        assert session.reward == 1.0
+        assert session.report is not None
+        assert session.report.calls == 2
+        assert trajectory is not None
+        assert trajectory.tokens.is_conserved
+        assert trajectory.tokens == session.report.tokens
+        assert sum(sum(trace.loss_mask) for trace in trajectory.traces) == trajectory.tokens.trained
+        for trace in trajectory.traces:
+            assert len(trace.response_ids) == len(trace.loss_mask) == len(trace.response_logprobs)
+            assert trace.token_ids[: len(trace.prompt_ids)] == trace.prompt_ids
+            assert trace.sampling["temperature"] == 0.5
+        assert trajectory == client.trajectory(session.session_id)
+        assert len(client.calls(session.session_id)) == 2
+        assert "the agent is done" in client.logs(session.session_id)
+        assert "answer.txt" in client.logs(session.session_id, "diff")
+    ended = client.wait("t1", timeout=60)
+    assert ended.status == "completed"
+    assert ended.mean_reward == 1.0
+    assert ended.metadata == submitted.metadata
+    expected = sorted((r.trajectory for r in results if r.trajectory), key=lambda t: t.session_id)
+    assert client.get_trajectories("t1") == expected
+    assert client.get_trajectories("t1", "failed", "timed_out") == []
+    [node] = client.nodes()
+    assert node.alive
+
+
+def test_callbacks_are_signed(client: PolarClient) -> None:
+    taken: list[CallbackBody] = []
+
+    class Receiver(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"]))
+            taken.append(verify_callback("key", dict(self.headers), body))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Quiet."""
+
+    with HTTPServer(("127.0.0.1", 0), Receiver) as receiver:
+        Thread(target=receiver.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{receiver.server_port}/"
+        client.submit(task("t2", Callback(url=url, secret="key"), samples=1))
+        client.wait("t2", timeout=60)
+        until(lambda: len(taken) >= 2, lambda: taken)
+        receiver.shutdown()
+    by_kind = {body.event.kind: body for body in taken}
+    assert by_kind["session.ended"].session is not None
+    assert by_kind["session.ended"].session.reward == 1.0
+    assert by_kind["task.ended"].task is not None
+    assert by_kind["task.ended"].task.status == "completed"
