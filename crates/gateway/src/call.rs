@@ -1,7 +1,9 @@
 //! A call while it runs: what has been sampled so far, and its record in the end.
 
 use jiff::Timestamp;
-use polar_convo::{Dialect, Reply, ReplyEvent, Request, chat_messages, chat_tools, reply_message};
+use polar_convo::{
+    ApiError, Dialect, Reply, ReplyEvent, Request, chat_messages, chat_tools, reply_message,
+};
 use polar_engine::{EngineEnd, EngineInfo};
 use polar_record::{CallMeta, CallRecord};
 use polar_types::CallId;
@@ -102,10 +104,12 @@ impl OpenCall {
     }
 
     /// The record of a call that failed.
-    pub(crate) fn into_failed_record(self, error: &str) -> CallRecord {
+    pub(crate) fn into_failed_record(self, error: &ApiError) -> CallRecord {
         let mut record = self.into_unended_record();
         "error".clone_into(&mut record.meta.finish_reason);
-        record.meta.error = Some(error.to_owned());
+        record.meta.error = Some(error.message.clone());
+        // Tells a prompt that was rightly refused from an engine that failed.
+        record.meta.extra.insert("error_class".to_owned(), json!(error.class.label()));
         record
     }
 

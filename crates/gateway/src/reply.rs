@@ -192,7 +192,7 @@ impl Driver {
     fn fail(&mut self, error: ApiError) -> ApiError {
         self.engine = Engine::Gone;
         if let Some(call) = lock(&self.call).take() {
-            match self.session.append(&call.into_failed_record(&error.message)) {
+            match self.session.append(&call.into_failed_record(&error)) {
                 Ok(index) => self.recorded = Some(index),
                 Err(error) => tracing::error!(%error, "failed call not journalled"),
             }

@@ -12,6 +12,7 @@
 //! - The journal is complete before anything is graded or built from it.
 
 mod attempt;
+pub mod check;
 mod control;
 mod failure;
 mod folder;

@@ -1,0 +1,209 @@
+//! Runs a harness once on a tiny task and says what works and what does not.
+//!
+//! For people who bring an agent program: each finding names what is wrong and how to
+//! mend it. Runs the real stages in a real sandbox against whatever engine is given;
+//! with the simulator, [`CHECK_POLICY`] plays the model.
+
+mod findings;
+
+pub use findings::{Finding, Verdict};
+
+use crate::harness::{HarnessAdapter, Installer};
+use crate::{AttemptFolder, Control, Ended, Progress, RunnerConfig, SessionRunner};
+use polar_engine::Engine;
+use polar_gateway::{Gateway, GatewayConfig, serve_tcp, serve_unix};
+use polar_sandbox::SandboxProvider;
+use polar_types::{
+    Budgets, Epoch, EvaluatorSpec, GroupId, HarnessSpec, Known, Lease, RewardSource, RuntimeKind,
+    RuntimeSpec, SamplingPins, SessionId, SessionReport, Slots, TaskRequest, TaskSpec,
+    TrajectoryStrategy,
+};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+/// What the simulator plays for the check's own task.
+pub const CHECK_POLICY: &str = include_str!("../../assets/check_policy.yaml");
+
+const INSTRUCTION: &str = "Create a file named hello.txt that contains the word hello. \
+     Use a shell command, look at the file, then say that you are done.";
+const EVALUATOR: &str = "grep -q hello hello.txt";
+
+/// What to check, and with what.
+pub struct CheckOptions {
+    /// The adapter.
+    pub adapter: HarnessAdapter,
+    /// Model name, settings, environment and, for `shell`, the command. Its name and
+    /// adapter are taken from `adapter`.
+    pub harness: HarnessSpec,
+    /// The engine behind the gateway.
+    pub engine: Arc<dyn Engine>,
+    /// Where it runs.
+    pub provider: Arc<dyn SandboxProvider>,
+    /// Image, for containers.
+    pub image: Option<String>,
+    /// Cache folder for installations.
+    pub cache: PathBuf,
+    /// Longest run, in seconds.
+    pub run_seconds: f64,
+}
+
+/// What a check found.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CheckReport {
+    /// In the order in which things happen.
+    pub findings: Vec<Finding>,
+    /// The session's own report.
+    pub session: SessionReport,
+    /// Last lines of what the harness printed, for the reader.
+    pub output: String,
+}
+
+impl CheckReport {
+    /// Whether nothing failed.
+    pub fn passed(&self) -> bool {
+        self.findings.iter().all(|finding| finding.verdict != Verdict::Failed)
+    }
+}
+
+/// Why a check could not be made at all.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckError {
+    /// The task made for it is not valid, which the options decide.
+    #[error("{0}")]
+    Options(String),
+    /// A folder or socket could not be used.
+    #[error("{action}: {error}")]
+    Io {
+        /// What was being done.
+        action: &'static str,
+        /// What the operating system said.
+        error: io::Error,
+    },
+}
+
+/// Runs the check. Leaves nothing behind but the installation.
+pub async fn check_harness(options: CheckOptions) -> Result<CheckReport, CheckError> {
+    let io = |action| move |error| CheckError::Io { action, error };
+    let folder = tempfile::Builder::new()
+        .prefix("polar-check-")
+        .tempdir()
+        .map_err(io("make a folder for the check"))?;
+    let installer = Installer::new(&options.cache);
+    let installed_before = installer.is_installed(&options.adapter);
+    let lease = lease(&options)?;
+    let attempt =
+        AttemptFolder::create(folder.path(), &lease).map_err(io("make the session's folder"))?;
+
+    let stop = CancellationToken::new();
+    let runner = runner(&options, folder.path(), &stop).await?;
+    let (_owner, control) = watch::channel(Control::Go);
+    let (progress, _) = watch::channel(Progress::default());
+    let ended = runner.run(lease, attempt.clone(), control, Arc::new(progress)).await;
+    stop.cancel();
+    let Ended::Reported(session) = ended else {
+        return Err(CheckError::Options("the check's session was abandoned".to_owned()));
+    };
+    let findings = findings::examine(findings::Evidence {
+        adapter: &options.adapter,
+        session: &session,
+        journal: &attempt.journal(),
+        installed_before,
+        installed: installer.is_installed(&options.adapter),
+    });
+    let output = ["stdout.log", "stderr.log"]
+        .iter()
+        .map(|name| crate::harness::tail(&attempt.artifact(name)).unwrap_or_default())
+        .collect::<Vec<_>>()
+        .join("\n");
+    let output = crate::report::clip_end(&output, 4000);
+    Ok(CheckReport { findings, session: *session, output })
+}
+
+/// A gateway of its own and a runner with one place per stage.
+async fn runner(
+    options: &CheckOptions,
+    folder: &Path,
+    stop: &CancellationToken,
+) -> Result<SessionRunner, CheckError> {
+    let io = |error| CheckError::Io { action: "listen for the harness", error };
+    let gateway = Gateway::new(GatewayConfig::default(), options.engine.clone());
+    let socket = folder.join("gateway.sock");
+    let unix = UnixListener::bind(&socket).map_err(io)?;
+    let tcp = TcpListener::bind("127.0.0.1:0").await.map_err(io)?;
+    let gateway_address = tcp.local_addr().map_err(io)?;
+    tokio::spawn(serve_unix(gateway.router(), unix, stop.clone()));
+    tokio::spawn(serve_tcp(gateway.router(), tcp, stop.clone()));
+    let node_id = "check".parse().map_err(|error| CheckError::Options(format!("{error}")))?;
+    Ok(SessionRunner::new(RunnerConfig {
+        node_id,
+        slots: Slots { prepare: 1, ready: 0, run: 1, grade: 1 },
+        gateway,
+        gateway_socket: socket,
+        gateway_address,
+        providers: vec![options.provider.clone()],
+        cache: options.cache.clone(),
+        output_limit: 4 << 20,
+    }))
+}
+
+fn lease(options: &CheckOptions) -> Result<Lease, CheckError> {
+    let task = task(options)?;
+    Ok(Lease {
+        session_id: SessionId::of_sample(&task.task_id, 0),
+        attempt: 1,
+        epoch: Epoch(1),
+        sample_index: 0,
+        group_id: GroupId::from(&task.task_id),
+        task,
+    })
+}
+
+fn task(options: &CheckOptions) -> Result<TaskSpec, CheckError> {
+    let kind = match options.provider.kind() {
+        "docker" => RuntimeKind::Docker,
+        _ => RuntimeKind::Local,
+    };
+    let adapter = serde_json::to_value(&options.adapter)
+        .map_err(|error| CheckError::Options(error.to_string()))?;
+    // A shell harness is known by name; only that one may have a command.
+    let shipped = options.adapter.name == "shell";
+    let harness = HarnessSpec {
+        name: options.adapter.name.clone(),
+        adapter: (!shipped).then_some(adapter),
+        ..options.harness.clone()
+    };
+    let request = TaskRequest {
+        task_id: None,
+        instruction: INSTRUCTION.to_owned(),
+        harness,
+        runtime: RuntimeSpec { image: options.image.clone(), ..RuntimeSpec::of_kind(kind) },
+        evaluator: EvaluatorSpec::Command {
+            command: EVALUATOR.to_owned(),
+            workdir: None,
+            env: Default::default(),
+            reward: RewardSource::ExitCode,
+        },
+        trajectory_strategy: TrajectoryStrategy::PrefixMerging,
+        num_samples: 1,
+        sampling: SamplingPins::default(),
+        budgets: Budgets { run_seconds: options.run_seconds, ..Budgets::default() },
+        timeout_seconds: None,
+        max_attempts: 1,
+        priority: 0,
+        callback: None,
+        metadata: serde_json::Map::new(),
+    };
+    let minted = "check".parse().map_err(|error| CheckError::Options(format!("{error}")))?;
+    let known = Known {
+        harnesses: HarnessAdapter::names().into_iter().map(str::to_owned).collect(),
+        default_image: None,
+    };
+    request.resolve(minted, &known).map_err(|problems| {
+        let problems: Vec<_> = problems.iter().map(ToString::to_string).collect();
+        CheckError::Options(problems.join("; "))
+    })
+}
