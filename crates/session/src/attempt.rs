@@ -70,6 +70,11 @@ impl SessionRunner {
         Self { pools: Pools::new(config.slots), config: Arc::new(config), installer }
     }
 
+    /// Places of all stages that sessions hold now.
+    pub fn places_taken(&self) -> usize {
+        self.pools.taken()
+    }
+
     /// Runs a leased session to its end. Always ends: each stage has a budget, and each
     /// wait in between is for a place that others leave within theirs.
     pub async fn run(

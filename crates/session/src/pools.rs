@@ -17,6 +17,7 @@ pub(crate) type Slot = OwnedSemaphorePermit;
 
 #[derive(Clone)]
 pub(crate) struct Pools {
+    places: usize,
     prepare: Arc<Semaphore>,
     ready: Arc<Semaphore>,
     run: Arc<Semaphore>,
@@ -27,11 +28,19 @@ impl Pools {
     pub(crate) fn new(slots: Slots) -> Self {
         let pool = |places: u32| Arc::new(Semaphore::new(places as usize));
         Self {
+            places: slots.total() as usize,
             prepare: pool(slots.prepare),
             ready: pool(slots.ready),
             run: pool(slots.run),
             grade: pool(slots.grade),
         }
+    }
+
+    /// Places of all stages that are taken now.
+    pub(crate) fn taken(&self) -> usize {
+        let free = [&self.prepare, &self.ready, &self.run, &self.grade]
+            .map(|pool| pool.available_permits());
+        self.places - free.iter().sum::<usize>()
     }
 
     pub(crate) async fn prepare(&self) -> Result<Slot, Stop> {

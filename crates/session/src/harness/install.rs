@@ -73,6 +73,7 @@ pub struct Installation {
 #[derive(Debug, Clone)]
 pub struct Installer {
     root: PathBuf,
+    npm: PathBuf,
 }
 
 const MARKER: &str = ".polar-installed";
@@ -80,7 +81,13 @@ const MARKER: &str = ".polar-installed";
 impl Installer {
     /// `cache` is Polar's cache folder; installations go to `harness` in it.
     pub fn new(cache: &Path) -> Self {
-        Self { root: cache.join("harness") }
+        Self { root: cache.join("harness"), npm: "npm".into() }
+    }
+
+    /// Uses this npm instead of the first one in `PATH`.
+    pub fn with_npm(mut self, npm: PathBuf) -> Self {
+        self.npm = npm;
+        self
     }
 
     /// Where the adapter's program is or would be. The recipe is part of the name, so
@@ -111,69 +118,75 @@ impl Installer {
             let _lock = lock(&folder.with_added_extension("lock")).await?;
             // Somebody else may have finished it while this one waited.
             if !folder.join(MARKER).is_file() {
-                install(adapter, recipe, &folder).await?;
+                self.install(adapter, recipe, &folder).await?;
             }
         }
         Ok(Some(Installation { folder }))
     }
-}
 
-async fn install(
-    adapter: &HarnessAdapter,
-    recipe: &InstallRecipe,
-    folder: &Path,
-) -> Result<(), InstallError> {
-    tracing::info!(harness = adapter.name, folder = %folder.display(), "installing");
-    match std::fs::remove_dir_all(folder) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            return Err(cache("clear", folder, error));
+    async fn install(
+        &self,
+        adapter: &HarnessAdapter,
+        recipe: &InstallRecipe,
+        folder: &Path,
+    ) -> Result<(), InstallError> {
+        tracing::info!(harness = adapter.name, folder = %folder.display(), "installing");
+        match std::fs::remove_dir_all(folder) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(cache("clear", folder, error));
+            }
+            _ => create_dir(folder)?,
         }
-        _ => create_dir(folder)?,
-    }
-    let manifest = folder.join("package.json");
-    std::fs::write(&manifest, "{\"private\": true}\n")
-        .map_err(|error| cache("write", &manifest, error))?;
-    npm_install(adapter, recipe, folder).await?;
-    for path in &recipe.expect {
-        if !folder.join(path).exists() {
-            return Err(InstallError::Incomplete {
-                harness: adapter.name.clone(),
-                folder: folder.to_owned(),
-                missing: path.clone(),
-            });
+        let manifest = folder.join("package.json");
+        std::fs::write(&manifest, "{\"private\": true}\n")
+            .map_err(|error| cache("write", &manifest, error))?;
+        self.npm_install(adapter, recipe, folder).await?;
+        for path in &recipe.expect {
+            if !folder.join(path).exists() {
+                return Err(InstallError::Incomplete {
+                    harness: adapter.name.clone(),
+                    folder: folder.to_owned(),
+                    missing: path.clone(),
+                });
+            }
         }
+        let marker = folder.join(MARKER);
+        std::fs::write(&marker, recipe.npm.join("\n") + "\n")
+            .map_err(|error| cache("write", &marker, error))
     }
-    let marker = folder.join(MARKER);
-    std::fs::write(&marker, recipe.npm.join("\n") + "\n")
-        .map_err(|error| cache("write", &marker, error))
-}
 
-async fn npm_install(
-    adapter: &HarnessAdapter,
-    recipe: &InstallRecipe,
-    folder: &Path,
-) -> Result<(), InstallError> {
-    let log = folder.join("install.log");
-    let output = File::create(&log).map_err(|error| cache("write", &log, error))?;
-    let errors = output.try_clone().map_err(|error| cache("write", &log, error))?;
-    let status = Command::new("npm")
-        .args(["install", "--no-audit", "--no-fund", "--no-progress", "--save-exact", "--"])
-        .args(&recipe.npm)
-        .current_dir(folder)
-        .stdin(Stdio::null())
-        .stdout(output)
-        .stderr(errors)
-        .kill_on_drop(true)
-        .status()
-        .await
-        .map_err(|error| InstallError::NpmMissing { harness: adapter.name.clone(), error })?;
-    if status.success() {
-        return Ok(());
+    async fn npm_install(
+        &self,
+        adapter: &HarnessAdapter,
+        recipe: &InstallRecipe,
+        folder: &Path,
+    ) -> Result<(), InstallError> {
+        let log = folder.join("install.log");
+        let output = File::create(&log).map_err(|error| cache("write", &log, error))?;
+        let errors = output.try_clone().map_err(|error| cache("write", &log, error))?;
+        let status = Command::new(&self.npm)
+            .args(["install", "--no-audit", "--no-fund", "--no-progress", "--save-exact", "--"])
+            .args(&recipe.npm)
+            .current_dir(folder)
+            .stdin(Stdio::null())
+            .stdout(output)
+            .stderr(errors)
+            .kill_on_drop(true)
+            .status()
+            .await
+            .map_err(|error| InstallError::NpmMissing { harness: adapter.name.clone(), error })?;
+        if status.success() {
+            return Ok(());
+        }
+        let text = std::fs::read_to_string(&log).unwrap_or_default();
+        let lines: Vec<_> = text.lines().rev().take(6).collect();
+        let tail = lines.into_iter().rev().collect::<Vec<_>>().join(" | ");
+        Err(InstallError::NpmFailed {
+            harness: adapter.name.clone(),
+            status: status.to_string(),
+            tail,
+        })
     }
-    let text = std::fs::read_to_string(&log).unwrap_or_default();
-    let lines: Vec<_> = text.lines().rev().take(6).collect();
-    let tail = lines.into_iter().rev().collect::<Vec<_>>().join(" | ");
-    Err(InstallError::NpmFailed { harness: adapter.name.clone(), status: status.to_string(), tail })
 }
 
 /// The file is unlocked when it is dropped, also by the death of the process.

@@ -1,7 +1,5 @@
 //! Adapters load, refuse what is wrong with the line and the mend, and render.
 
-#![allow(clippy::unwrap_used, clippy::panic)]
-
 use polar_session::HarnessAdapter;
 use polar_session::harness::{RenderInput, RenderedHarness};
 use polar_types::HarnessSpec;

@@ -1,0 +1,207 @@
+//! What a test stands on: a simulated engine, a gateway on its sockets, sandboxes as
+//! plain processes, and a small agent in Python.
+
+use polar_engine::{Engine, EngineOptions, connect};
+use polar_gateway::{Gateway, GatewayConfig, serve_tcp, serve_unix};
+use polar_sandbox::{LocalConfig, LocalIsolation, LocalProvider, SandboxProvider};
+use polar_session::{
+    AttemptFolder, Control, Ended, HarnessAdapter, Progress, RunnerConfig, SessionRunner,
+};
+use polar_simulator::{Policy, SimulatorConfig, SimulatorHandle};
+use polar_types::{
+    Epoch, GroupId, Known, Lease, SessionId, SessionReport, Slots, Stage, TaskRequest,
+};
+use serde_json::{Value, json};
+use std::future::Future;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tempfile::TempDir;
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+/// Longest time that anything in a test may take.
+const LONGEST: Duration = Duration::from_secs(120);
+
+const AGENT: &str = include_str!("agent.py");
+
+/// The agent, as a harness command.
+pub(crate) const RUN_AGENT: &str = "python3 agent.py";
+
+pub(crate) struct Ground {
+    pub(crate) dir: TempDir,
+    pub(crate) simulator: SimulatorHandle,
+    pub(crate) engine: Arc<dyn Engine>,
+    pub(crate) provider: Arc<dyn SandboxProvider>,
+    pub(crate) runner: SessionRunner,
+    next: AtomicU64,
+    stop: CancellationToken,
+}
+
+impl Drop for Ground {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+/// A session that runs.
+pub(crate) struct Session {
+    pub(crate) folder: AttemptFolder,
+    pub(crate) control: watch::Sender<Control>,
+    pub(crate) progress: watch::Receiver<Progress>,
+    task: JoinHandle<Ended>,
+}
+
+impl Ground {
+    pub(crate) async fn new() -> Self {
+        Self::with_slots(Slots { prepare: 2, ready: 2, run: 2, grade: 2 }).await
+    }
+
+    pub(crate) async fn with_slots(slots: Slots) -> Self {
+        rustls::crypto::ring::default_provider().install_default().ok();
+        let dir = tempfile::Builder::new().prefix("polar-session-test-").tempdir().unwrap();
+        let simulator = polar_simulator::serve(SimulatorConfig {
+            policy: Policy::from_yaml(polar_session::check::CHECK_POLICY).unwrap(),
+            ..SimulatorConfig::default()
+        })
+        .await
+        .unwrap();
+        let engine = connect(&simulator.url(), EngineOptions::default()).await.unwrap();
+        let gateway = Gateway::new(GatewayConfig::default(), engine.clone());
+        let stop = CancellationToken::new();
+        let gateway_socket = dir.path().join("gateway.sock");
+        let unix = UnixListener::bind(&gateway_socket).unwrap();
+        let tcp = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let gateway_address = tcp.local_addr().unwrap();
+        tokio::spawn(serve_unix(gateway.router(), unix, stop.clone()));
+        tokio::spawn(serve_tcp(gateway.router(), tcp, stop.clone()));
+
+        let name = dir.path().file_name().unwrap().to_str().unwrap().to_owned();
+        let provider: Arc<dyn SandboxProvider> = Arc::new(
+            LocalProvider::new(LocalConfig {
+                isolation: LocalIsolation::Process,
+                ..LocalConfig::new(name, dir.path().join("sandboxes"))
+            })
+            .unwrap(),
+        );
+        let runner = SessionRunner::new(RunnerConfig {
+            node_id: "n".parse().unwrap(),
+            slots,
+            gateway,
+            gateway_socket,
+            gateway_address,
+            providers: vec![provider.clone()],
+            cache: dir.path().join("cache"),
+            output_limit: 1 << 20,
+        });
+        let next = AtomicU64::new(1);
+        Self { dir, simulator, engine, provider, runner, next, stop }
+    }
+
+    /// A task for the agent; `changes` go over it field by field.
+    pub(crate) fn lease(&self, changes: Value) -> Lease {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let mut request = json!({
+            "instruction": "Write hello.txt.",
+            "harness": {"name": "shell", "command": RUN_AGENT},
+            "runtime": {
+                "type": "local",
+                "prepare": [{"type": "write_file", "path": "agent.py", "content": AGENT}],
+            },
+            "evaluator": {"type": "command", "command": "grep -q hello hello.txt"},
+            "budgets": {"prepare_seconds": 60.0, "run_seconds": 60.0, "grade_seconds": 60.0},
+        });
+        for (field, value) in changes.as_object().unwrap() {
+            request[field] = value.clone();
+        }
+        let request: TaskRequest = serde_json::from_value(request).unwrap();
+        let known = Known {
+            harnesses: HarnessAdapter::names().into_iter().map(str::to_owned).collect(),
+            default_image: None,
+        };
+        let task = request.resolve(format!("t{number}").parse().unwrap(), &known).unwrap();
+        Lease {
+            session_id: SessionId::of_sample(&task.task_id, 0),
+            attempt: 1,
+            epoch: Epoch(number),
+            sample_index: 0,
+            group_id: GroupId::from(&task.task_id),
+            task,
+        }
+    }
+
+    pub(crate) fn sessions(&self) -> PathBuf {
+        self.dir.path().join("sessions")
+    }
+
+    pub(crate) fn start(&self, lease: Lease) -> Session {
+        let folder = AttemptFolder::create(&self.sessions(), &lease).unwrap();
+        let (control, orders) = watch::channel(Control::Go);
+        let (sender, progress) = watch::channel(Progress::default());
+        let (runner, own) = (self.runner.clone(), folder.clone());
+        let task =
+            tokio::spawn(async move { runner.run(lease, own, orders, Arc::new(sender)).await });
+        Session { folder, control, progress, task }
+    }
+
+    /// Runs a session to its report.
+    pub(crate) async fn run(&self, changes: Value) -> (SessionReport, AttemptFolder) {
+        let session = self.start(self.lease(changes));
+        let folder = session.folder.clone();
+        (session.report().await, folder)
+    }
+
+    /// That nothing is left: a session still passes all stages, and no sandbox of an
+    /// earlier one is there.
+    pub(crate) async fn is_free(&self) {
+        let (report, folder) = self.run(json!({})).await;
+        assert_eq!(report.reward, Some(1.0), "{report:?}");
+        folder.remove().unwrap();
+        for entry in std::fs::read_dir(self.sessions()).unwrap() {
+            let sandbox = entry.unwrap().path().join("sandbox").join("sandbox");
+            assert!(!sandbox.exists(), "{} is left", sandbox.display());
+        }
+        assert_eq!(self.runner.places_taken(), 0);
+    }
+}
+
+impl Session {
+    /// Waits until it is in a stage, and waiting for something that contains these words.
+    pub(crate) async fn reaches(&mut self, stage: Stage, words: &str) {
+        let there = |p: &Progress| p.stage == Some(stage) && p.waiting_for().contains(words);
+        within(self.progress.wait_for(there)).await.unwrap();
+    }
+
+    pub(crate) async fn end(self) -> Ended {
+        within(self.task).await.unwrap()
+    }
+
+    pub(crate) async fn report(self) -> SessionReport {
+        match self.end().await {
+            Ended::Reported(report) => *report,
+            Ended::Abandoned => panic!("the session gave no report"),
+        }
+    }
+}
+
+pub(crate) async fn within<T>(work: impl Future<Output = T>) -> T {
+    tokio::time::timeout(LONGEST, work).await.expect("took too long")
+}
+
+pub(crate) fn artifact(folder: &AttemptFolder, name: &str) -> String {
+    std::fs::read_to_string(folder.artifact(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+/// Waits until a file is there, which a command in a sandbox makes.
+pub(crate) async fn appears(path: &std::path::Path) {
+    within(async {
+        let mut looks = tokio::time::interval(Duration::from_millis(20));
+        while !path.exists() {
+            looks.tick().await;
+        }
+    })
+    .await;
+}
