@@ -1,0 +1,16 @@
+//! Nodes with real parts: the rollout server, the simulated engine, sandboxes, and an
+//! agent of a few lines.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests fail by panicking"
+)]
+
+mod captures;
+mod child;
+mod cluster;
+mod leases;
+mod restarts;
+mod start;
