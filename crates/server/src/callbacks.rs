@@ -28,10 +28,11 @@ pub const SIGNATURE_HEADER: &str = "polar-signature";
 #[derive(Debug, Serialize)]
 struct CallbackBody {
     event: Event,
+    /// With the client's metadata.
+    task: TaskInfo,
+    /// Absent when it is the task that ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     session: Option<SessionInfo>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    task: Option<TaskInfo>,
 }
 
 /// The client that sends them.
@@ -112,16 +113,11 @@ impl From<StoreError> for Failure {
 
 async fn send(app: &App, client: &reqwest::Client, callback: &CallbackDue) -> Result<(), Failure> {
     let event = callback.event.clone();
-    let body = match &event.session_id {
-        Some(id) => {
-            let session = Some(app.store.session(id).await?);
-            CallbackBody { event, session, task: None }
-        }
-        None => {
-            let task = Some(app.store.task(&event.task_id).await?);
-            CallbackBody { event, session: None, task }
-        }
+    let session = match &event.session_id {
+        Some(id) => Some(app.store.session(id).await?),
+        None => None,
     };
+    let body = CallbackBody { task: app.store.task(&event.task_id).await?, event, session };
     let lasting = |error: String| Failure { error, for_good: false };
     let body = serde_json::to_vec(&body).map_err(|error| lasting(error.to_string()))?;
     let mut request = client

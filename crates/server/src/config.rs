@@ -28,6 +28,8 @@ pub struct ServerConfig {
     pub blob_limit: u64,
     /// Most bytes of any other request body.
     pub body_limit: usize,
+    /// How long a request's body may bring nothing before it is given up.
+    pub body_idle: Duration,
     /// How callbacks are sent.
     pub callbacks: CallbackPolicy,
     /// How often deadlines are looked at.
@@ -51,6 +53,7 @@ impl ServerConfig {
             limits: Limits::default(),
             blob_limit: 4 << 30,
             body_limit: 64 << 20,
+            body_idle: Duration::from_secs(60),
             callbacks: CallbackPolicy::default(),
             tick: Duration::from_secs(1),
             clock: Arc::new(SystemClock),

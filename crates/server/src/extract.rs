@@ -6,12 +6,17 @@ use crate::problems;
 use axum::body::Body;
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use bytes::Bytes;
+use futures_util::TryStreamExt;
+use futures_util::stream::{self, Stream};
+use http::StatusCode;
 use http::request::Parts;
 use polar_types::ErrorClass;
 use serde::de::DeserializeOwned;
 use std::fmt::Display;
+use std::pin::pin;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The whole body, up to the limit, whatever its content type says: `curl -d` calls JSON a
 /// form.
@@ -21,19 +26,48 @@ impl FromRequest<Arc<App>> for Whole {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, ApiError> {
-        read(request.into_body(), app.config.body_limit).await.map(Self)
+        let limit = app.config.body_limit;
+        let mut chunks = pin!(chunks(request.into_body(), app.config.body_idle));
+        let mut whole = Vec::new();
+        while let Some(chunk) = chunks.try_next().await? {
+            if whole.len() + chunk.len() > limit {
+                let message = format!("the body has more than the {limit} bytes allowed");
+                return Err(ApiError::new(ErrorClass::TooLarge, message));
+            }
+            whole.extend_from_slice(&chunk);
+        }
+        Ok(Self(whole.into()))
     }
 }
 
-async fn read(body: Body, limit: usize) -> Result<Bytes, ApiError> {
-    axum::body::to_bytes(body, limit).await.map_err(|error| {
-        let limited = std::error::Error::source(&error)
-            .is_some_and(|e| e.is::<http_body_util::LengthLimitError>());
-        if limited {
-            let message = format!("the body has more than the {limit} bytes allowed");
-            ApiError::new(ErrorClass::TooLarge, message)
-        } else {
-            ApiError::new(ErrorClass::Invalid, format!("the body broke off: {error}"))
+/// Why a body did not come to its end.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BodyError {
+    #[error("nothing more came for {} seconds", .0.as_secs_f64())]
+    Idle(Duration),
+    #[error(transparent)]
+    BrokenOff(#[from] axum::Error),
+}
+
+impl From<BodyError> for ApiError {
+    fn from(error: BodyError) -> Self {
+        let status = match error {
+            BodyError::Idle(_) => StatusCode::REQUEST_TIMEOUT,
+            BodyError::BrokenOff(_) => StatusCode::BAD_REQUEST,
+        };
+        Self::with_status(status, ErrorClass::Invalid, format!("the body broke off: {error}"))
+    }
+}
+
+/// A body as it comes in, given up when nothing comes for too long.
+pub(crate) fn chunks(
+    body: Body,
+    idle: Duration,
+) -> impl Stream<Item = Result<Bytes, BodyError>> + Send {
+    stream::try_unfold(body.into_data_stream(), move |mut body| async move {
+        match tokio::time::timeout(idle, body.try_next()).await {
+            Ok(chunk) => Ok(chunk?.map(|chunk| (chunk, body))),
+            Err(_) => Err(BodyError::Idle(idle)),
         }
     })
 }

@@ -127,6 +127,15 @@ pub(crate) fn never_taken(runtime: &str, limit: Duration) -> Outcome {
     }
 }
 
+/// The end of a session whose stored task cannot be read.
+pub(crate) fn unreadable(why: &str) -> Outcome {
+    Outcome::Failed {
+        side: Side::Polar,
+        class: ErrorClass::Internal,
+        message: format!("{why}; submit the task again under another task_id"),
+    }
+}
+
 /// Where a task stands once all its sessions have ended.
 pub(crate) fn task_end(cancel_requested: bool, any_with_trajectory: bool) -> TaskStatus {
     match (cancel_requested, any_with_trajectory) {

@@ -2,7 +2,7 @@
 
 use crate::app::App;
 use crate::error::{ApiError, ErrorBody};
-use crate::extract::PathId;
+use crate::extract::{PathId, chunks};
 use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
@@ -42,7 +42,7 @@ pub(crate) async fn put(
     PathId(hash): PathId<BlobHash>,
     body: Body,
 ) -> Result<Json<StoredBlob>, ApiError> {
-    let size = app.blobs.put(hash, body.into_data_stream()).await?;
+    let size = app.blobs.put(hash, chunks(body, app.config.body_idle)).await?;
     Ok(Json(StoredBlob { sha256: hash.to_string(), size }))
 }
 

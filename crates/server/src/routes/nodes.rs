@@ -14,6 +14,9 @@ use polar_types::{
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
+/// Most sessions in one answer; a node that takes more asks again.
+const MOST_LEASES: u32 = 256;
+
 /// Nodes that were heard of.
 #[utoipa::path(get, path = "/api/nodes", tag = "nodes", responses((status = 200, body = NodeList)))]
 pub(crate) async fn list(State(app): State<Arc<App>>) -> Result<Json<NodeList>, ApiError> {
@@ -63,7 +66,7 @@ async fn hand_out(app: Arc<App>, request: LeaseRequest, mut send: oneshot::Sende
 }
 
 async fn claim(app: &Arc<App>, request: &LeaseRequest) -> Leases {
-    app.store.claim(&request.node, request.free, app.now()).await
+    app.store.claim(&request.node, request.free.min(MOST_LEASES), app.now()).await
 }
 
 async fn take_back(app: &App, request: &LeaseRequest, leases: Vec<Lease>) {

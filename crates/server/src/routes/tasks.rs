@@ -19,6 +19,9 @@ use std::sync::Arc;
 /// Most tasks in one request and on one page.
 const MOST: u32 = 1000;
 
+/// Most sessions in one request: they are stored at once, while other writes wait.
+const MOST_SESSIONS: u64 = 65_536;
+
 /// One task or several.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 #[serde(untagged)]
@@ -75,7 +78,15 @@ fn read_batch(items: Vec<Value>, app: &App) -> Result<Vec<NewTask>, ApiError> {
             Err(problems) => wrong.extend(problems),
         }
     }
-    if wrong.is_empty() { Ok(tasks) } else { Err(ApiError::fields(wrong)) }
+    if !wrong.is_empty() {
+        return Err(ApiError::fields(wrong));
+    }
+    let sessions: u64 = tasks.iter().map(|task| u64::from(task.spec.num_samples)).sum();
+    if sessions > MOST_SESSIONS {
+        let what = format!("must ask for at most {MOST_SESSIONS} sessions in all, not {sessions}");
+        return Err(ApiError::field("body", what, &format!("[{SMALLEST_TASK}]")));
+    }
+    Ok(tasks)
 }
 
 fn read(value: Value, prefix: &str, app: &App) -> Result<NewTask, Vec<FieldProblem>> {

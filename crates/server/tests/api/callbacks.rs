@@ -52,7 +52,10 @@ impl Receiver {
 }
 
 async fn end_a_session(server: &Fixture, url: &str) {
-    server.submit(json!({ "task_id": "t", "callback": { "url": url, "secret": "s3cret" } })).await;
+    server
+        .submit(json!({ "task_id": "t", "metadata": { "step": 7 },
+        "callback": { "url": url, "secret": "s3cret" } }))
+        .await;
     let lease = server.lease("n1", 1).await.remove(0);
     server.report(&report_of(&lease, "n1", Outcome::Completed)).await;
 }
@@ -76,6 +79,7 @@ async fn ends_are_told_once_signed_and_with_the_result() {
     );
     assert_eq!(bodies[0]["session"]["attempts"][0]["report"]["reward"], json!(1.0));
     assert_eq!(bodies[0]["event"]["kind"], "session.ended");
+    assert_eq!(bodies[0]["task"]["metadata"], json!({ "step": 7 }));
     assert_eq!(bodies[1]["task"]["status"], "completed");
 
     for (headers, body) in &received {

@@ -203,3 +203,33 @@ async fn a_node_speaks_for_itself_only() {
     assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
     assert_eq!(answer["error"]["problems"][0]["field"], "node.node_id");
 }
+
+#[tokio::test]
+async fn promise_6_a_body_that_stops_coming_is_given_up() {
+    let server = Fixture::start_with(|config| {
+        config.body_idle = std::time::Duration::from_millis(50);
+    })
+    .await;
+    for (method, path) in [
+        (Method::POST, "/api/tasks".to_owned()),
+        (Method::PUT, format!("/api/blobs/{}", "0".repeat(64))),
+    ] {
+        let begun = futures_util::stream::iter([Ok::<_, std::io::Error>("{\"harness\":")]);
+        let never = futures_util::stream::pending();
+        let body = reqwest::Body::wrap_stream(futures_util::StreamExt::chain(begun, never));
+        let (status, answer) = json_of(server.request(method, &path).body(body)).await;
+        assert!(status.is_client_error(), "{status}");
+        let message = answer["error"]["message"].as_str().unwrap();
+        assert!(message.contains("nothing more came for 0.05 seconds"), "{message}");
+    }
+    assert_eq!(server.get("/api/health").await.0, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn a_batch_asks_for_a_bounded_number_of_sessions() {
+    let server = Fixture::start().await;
+    let many: Vec<Value> = (0..17).map(|_| shell_task(json!({ "num_samples": 4096 }))).collect();
+    let (status, answer) = server.post("/api/tasks", &many).await;
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
+    assert!(problems(&answer)[0].contains("at most 65536 sessions"), "{answer}");
+}

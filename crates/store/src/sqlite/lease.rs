@@ -27,18 +27,17 @@ impl Write for Claim {
     async fn apply(&self, work: &mut Work<'_>) -> Result<Vec<Lease>, StoreError> {
         self.take_over(work).await?;
         note_node(work, &self.node, self.now).await?;
-        let mut specs: HashMap<String, TaskSpec> = HashMap::new();
+        let mut specs: HashMap<String, Result<TaskSpec, String>> = HashMap::new();
         let mut leases = Vec::new();
         for (id, task_id) in self.candidates(work).await? {
-            let spec = match specs.get(&task_id) {
-                Some(spec) => spec.clone(),
-                None => {
-                    let spec = load_spec(work, &task_id).await?;
-                    specs.insert(task_id, spec.clone());
-                    spec
-                }
-            };
-            leases.push(self.lease(work, &id, spec).await?);
+            if !specs.contains_key(&task_id) {
+                specs.insert(task_id.clone(), load_spec(work, &task_id).await?);
+            }
+            match specs.get(&task_id) {
+                Some(Ok(spec)) => leases.push(self.lease(work, &id, spec.clone()).await?),
+                Some(Err(unreadable)) => self.give_up(work, &id, unreadable).await?,
+                None => {}
+            }
         }
         Ok(leases)
     }
@@ -80,6 +79,13 @@ impl Claim {
         select.push(") ORDER BY priority DESC, ordinal LIMIT ").push_bind(i64::from(self.free));
         let rows = select.build().fetch_all(&mut *work.db).await.map_err(backend)?;
         rows.iter().map(|row| Ok((get(row, "session_id")?, get(row, "task_id")?))).collect()
+    }
+
+    /// Ends a session whose task cannot be read, so that it does not block the queue.
+    async fn give_up(&self, work: &mut Work<'_>, id: &str, why: &str) -> Result<(), StoreError> {
+        let session = SessionRow::load(work, id).await?;
+        let outcome = rules::unreadable(why);
+        ending::end(work, &session, &outcome, None, self.now).await
     }
 
     async fn lease(
@@ -136,13 +142,17 @@ impl Claim {
     }
 }
 
-async fn load_spec(work: &mut Work<'_>, task_id: &str) -> Result<TaskSpec, StoreError> {
+/// The task, or why what is stored of it cannot be read.
+async fn load_spec(
+    work: &mut Work<'_>,
+    task_id: &str,
+) -> Result<Result<TaskSpec, String>, StoreError> {
     let row = sqlx::query("SELECT spec FROM task WHERE task_id = $1")
         .bind(task_id)
         .fetch_one(&mut *work.db)
         .await
         .map_err(backend)?;
-    json(&row, "spec")
+    Ok(json(&row, "spec").map_err(|error| error.to_string()))
 }
 
 async fn note_node(work: &mut Work<'_>, node: &NodeInfo, now: i64) -> Result<(), StoreError> {

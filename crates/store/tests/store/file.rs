@@ -52,6 +52,27 @@ async fn a_file_of_a_newer_version_is_refused() {
 }
 
 #[tokio::test]
+async fn promise_6_a_task_that_cannot_be_read_ends_and_does_not_block_the_queue() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("polar.db");
+    let store = SqliteStore::open(&path, LIMITS).await.unwrap();
+    let tasks = vec![task("bad", json!({ "num_samples": 2 })), task("good", json!({}))];
+    store.submit(tasks, at(0)).await.unwrap();
+    store.close().await;
+    let url = format!("sqlite://{}", path.display());
+    let mut db = sqlx::SqliteConnection::connect(&url).await.unwrap();
+    let damage = "UPDATE task SET spec = '{\"task_id\": \"bad\"}' WHERE task_id = 'bad'";
+    sqlx::query(damage).execute(&mut db).await.unwrap();
+    db.close().await.unwrap();
+
+    let store = SqliteStore::open(&path, LIMITS).await.unwrap();
+    let leases = store.claim(&node("n1"), 9, at(1)).await.unwrap();
+    assert_eq!(leases.len(), 1);
+    assert_eq!(leases[0].task.task_id.as_str(), "good");
+    assert_eq!(store.task(&"bad".parse().unwrap()).await.unwrap().status, TaskStatus::Failed);
+}
+
+#[tokio::test]
 async fn many_writers_at_once_all_get_their_answer() {
     let folder = tempfile::tempdir().unwrap();
     let store = SqliteStore::open(&folder.path().join("polar.db"), LIMITS).await.unwrap();
