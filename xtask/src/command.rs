@@ -1,9 +1,10 @@
 //! Running commands of a suite: their output is shown as it comes and read for counts.
 
 use anyhow::{Context, Result, bail};
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{self, Stdio};
 
 /// Tests that ran.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -17,9 +18,6 @@ impl Counts {
         self.passed += other.passed;
         self.failed += other.failed;
     }
-
-    /// A step that has no count of its own is one check.
-    pub(crate) const ONE: Self = Self { passed: 1, failed: 0 };
 }
 
 /// The repository's root.
@@ -27,44 +25,74 @@ pub(crate) fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// Runs a command at the root, showing its output. Fails when it does.
-pub(crate) fn run(program: &str, args: &[&str]) -> Result<Counts> {
-    let shown = format!("{program} {}", args.join(" "));
-    println!("$ {shown}");
-    let mut child = Command::new(program)
-        .args(args)
-        .current_dir(root())
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn()
-        .with_context(|| format!("start {shown}"))?;
-    let stdout = child.stdout.take().context("no stdout")?;
-    let mut counts = Counts::default();
-    for line in BufReader::new(stdout).lines() {
-        let line = line.context("read output")?;
-        println!("{line}");
-        if let Some(found) = counted(&line) {
-            counts.add(found);
-        }
-    }
-    let status = child.wait().with_context(|| format!("wait for {shown}"))?;
-    if !status.success() {
-        bail!("{shown} ended with {status}");
-    }
-    Ok(counts)
+/// A command run at the repository's root.
+pub(crate) struct Command {
+    inner: process::Command,
 }
 
-/// Runs a command and takes its success as one check.
-pub(crate) fn check(program: &str, args: &[&str]) -> Result<Counts> {
-    run(program, args)?;
-    Ok(Counts::ONE)
+impl Command {
+    pub(crate) fn new(program: impl AsRef<OsStr>, args: &[&str]) -> Self {
+        let mut inner = process::Command::new(program);
+        inner.args(args).current_dir(root()).stdin(Stdio::null()).stdout(Stdio::piped());
+        Self { inner }
+    }
+
+    pub(crate) fn args(mut self, args: &[&str]) -> Self {
+        self.inner.args(args);
+        self
+    }
+
+    pub(crate) fn env(mut self, name: &str, value: &str) -> Self {
+        self.inner.env(name, value);
+        self
+    }
+
+    /// Runs it in a folder below the root.
+    pub(crate) fn within(mut self, folder: &str) -> Self {
+        self.inner.current_dir(root().join(folder));
+        self
+    }
+
+    /// Runs it and takes its success as one check.
+    pub(crate) fn check(self) -> Result<Counts> {
+        self.run()?;
+        Ok(Counts { passed: 1, failed: 0 })
+    }
+
+    /// Runs it, shows its output, and gives the tests it counted. Fails when it does.
+    pub(crate) fn run(mut self) -> Result<Counts> {
+        let shown = shown(&self.inner);
+        println!("$ {shown}");
+        let mut child = self.inner.spawn().with_context(|| format!("start {shown}"))?;
+        let stdout = child.stdout.take().context("no stdout")?;
+        let mut counts = Counts::default();
+        for line in BufReader::new(stdout).lines() {
+            let line = line.context("read output")?;
+            println!("{line}");
+            if let Some(found) = counted(&line) {
+                counts.add(found);
+            }
+        }
+        let status = child.wait().with_context(|| format!("wait for {shown}"))?;
+        if !status.success() {
+            bail!("{shown} ended with {status}");
+        }
+        Ok(counts)
+    }
+}
+
+fn shown(command: &process::Command) -> String {
+    let words: Vec<_> = std::iter::once(command.get_program())
+        .chain(command.get_args())
+        .map(|word| word.to_string_lossy())
+        .collect();
+    words.join(" ")
 }
 
 /// Reads the closing line of cargo's test runner and of pytest.
 fn counted(line: &str) -> Option<Counts> {
     let is_cargo = line.starts_with("test result:");
-    let is_pytest = line.contains(" passed") && line.contains(" in ") && line.ends_with('s')
-        || line.starts_with('=') && line.contains(" passed");
+    let is_pytest = line.contains(" passed") && line.contains(" in ");
     if !is_cargo && !is_pytest {
         return None;
     }
@@ -73,9 +101,9 @@ fn counted(line: &str) -> Option<Counts> {
 
 fn number_before(line: &str, word: &str) -> u64 {
     let Some(end) = line.find(word) else { return 0 };
-    let digits: String =
-        line[..end].chars().rev().take_while(char::is_ascii_digit).collect::<String>();
-    digits.chars().rev().collect::<String>().parse().unwrap_or(0)
+    let head = &line[..end];
+    let start = head.trim_end_matches(|c: char| c.is_ascii_digit()).len();
+    head[start..].parse().unwrap_or(0)
 }
 
 #[cfg(test)]

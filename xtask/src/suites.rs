@@ -1,7 +1,8 @@
 //! The suites: what each needs, and what it runs.
 
-use crate::command::{Counts, check, run};
-use anyhow::{Result, bail};
+use crate::command::{Command, Counts};
+use crate::python;
+use anyhow::{Context, Result, bail};
 
 /// A named set of tests.
 pub(crate) struct Suite {
@@ -16,6 +17,37 @@ pub(crate) const ALL: &[Suite] = &[
     Suite { name: "format", about: "rustfmt", default: true, run: format },
     Suite { name: "lint", about: "clippy, warnings are errors", default: true, run: lint },
     Suite { name: "rust", about: "unit, property and process tests", default: true, run: rust },
+    Suite { name: "python", about: "the Python SDK: tests, types, style", default: true, run: sdk },
+    Suite {
+        name: "clients",
+        about: "the official openai and anthropic packages against the gateway",
+        default: true,
+        run: clients,
+    },
+    Suite {
+        name: "clis",
+        about: "the quick start: unmodified Pi and Claude Code repair a test",
+        default: true,
+        run: clis,
+    },
+    Suite {
+        name: "bubblewrap",
+        about: "sandboxes by bubblewrap; needs bubblewrap",
+        default: false,
+        run: bubblewrap,
+    },
+    Suite {
+        name: "docker",
+        about: "sandboxes by Docker; needs a Docker daemon",
+        default: false,
+        run: docker,
+    },
+    Suite {
+        name: "deny",
+        about: "licences and sources of dependencies; needs cargo-deny",
+        default: false,
+        run: deny,
+    },
 ];
 
 /// The suites named, or the default ones.
@@ -36,13 +68,67 @@ pub(crate) fn choose(names: &[String]) -> Result<Vec<&'static Suite>> {
 }
 
 fn format() -> Result<Counts> {
-    check("cargo", &["fmt", "--all", "--check"])
+    Command::new("cargo", &["fmt", "--all", "--check"]).check()
 }
 
 fn lint() -> Result<Counts> {
-    check("cargo", &["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"])
+    let args = ["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"];
+    Command::new("cargo", &args).check()
 }
 
 fn rust() -> Result<Counts> {
-    run("cargo", &["test", "--workspace", "--quiet"])
+    Command::new("cargo", &["test", "--workspace", "--quiet"]).run()
+}
+
+fn sdk() -> Result<Counts> {
+    let polar = polar()?;
+    let venv = python::venv("sdk", &["httpx>=0.25,<1", "pydantic>=2.5,<3"], &DEVELOPMENT)?;
+    let mut counts = venv.tool("ruff", &["check", "python"]).check()?;
+    let mypy = ["--config-file", "pyproject.toml"];
+    counts.add(venv.tool("mypy", &mypy).within("python").check()?);
+    let pytest = ["-m", "pytest", "-q", "python/tests", "-c", "python/pyproject.toml"];
+    let run = venv
+        .python(&pytest)
+        .env("PYTHONPATH", "python/src")
+        .env("POLAR_BINARY", &polar)
+        .env("PYTHONSAFEPATH", "1");
+    counts.add(run.run()?);
+    Ok(counts)
+}
+
+/// As `dev` in `python/pyproject.toml` says.
+const DEVELOPMENT: [&str; 3] = ["pytest>=8,<10", "mypy>=1.11,<3", "ruff>=0.6,<1"];
+
+fn clients() -> Result<Counts> {
+    let polar = polar()?;
+    let venv = python::venv("clients", &["--requirement", "tests/sdk/requirements.txt"], &[])?;
+    venv.python(&["-m", "pytest", "-q", "tests/sdk"]).env("POLAR_BINARY", &polar).run()
+}
+
+fn clis() -> Result<Counts> {
+    Command::new("cargo", &["run", "--quiet", "--", "quickstart"]).check()
+}
+
+fn bubblewrap() -> Result<Counts> {
+    let args = ["test", "--package", "polar-sandbox", "--features", "bubblewrap-tests"];
+    Command::new("cargo", &args).args(&["--test", "conformance", "--quiet", "--", "bubblewrap"]).run()
+}
+
+fn docker() -> Result<Counts> {
+    let args = ["test", "--package", "polar-sandbox", "--features", "docker-tests"];
+    Command::new("cargo", &args).args(&["--test", "docker", "--quiet"]).run()
+}
+
+fn deny() -> Result<Counts> {
+    Command::new("cargo", &["deny", "--offline", "check", "bans", "licenses", "sources"]).check()
+}
+
+/// Builds the `polar` binary, and says where it is.
+fn polar() -> Result<String> {
+    Command::new("cargo", &["build", "--quiet", "--package", "polar-cli"]).run()?;
+    let target = std::env::var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| crate::command::root().join("target"), Into::into);
+    let binary = target.join("debug/polar");
+    let binary = binary.canonicalize().with_context(|| format!("find {}", binary.display()))?;
+    binary.into_os_string().into_string().ok().context("the target folder's path is not UTF-8")
 }

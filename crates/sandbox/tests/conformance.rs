@@ -34,6 +34,7 @@ fn provider(state: &Path, isolation: LocalIsolation) -> (Box<dyn SandboxProvider
     (Box::new(LocalProvider::new(config).unwrap()), traits)
 }
 
+#[cfg(feature = "bubblewrap-tests")]
 mod bubblewrap {
     use super::*;
 
