@@ -72,8 +72,8 @@ fn format() -> Result<Counts> {
 }
 
 fn lint() -> Result<Counts> {
-    let args = ["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"];
-    Command::new("cargo", &args).check()
+    let args = ["clippy", "--workspace", "--all-targets", "--all-features", "--quiet"];
+    Command::new("cargo", &args).args(&["--", "-D", "warnings"]).check()
 }
 
 fn rust() -> Result<Counts> {

@@ -7,6 +7,8 @@
     reason = "tests fail by panicking"
 )]
 
+// Plain processes pass fewer of its tests than bubblewrap.
+#[cfg_attr(not(feature = "bubblewrap-tests"), allow(dead_code))]
 mod suite;
 
 use polar_sandbox::{LocalConfig, LocalIsolation, LocalProvider, SandboxProvider};
