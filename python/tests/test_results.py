@@ -82,6 +82,19 @@ def test_an_end_between_the_idle_page_and_the_look_at_the_task_is_not_missed(
     assert len(list(client.results("t1", after=50, trajectories=False))) == 1
 
 
+def test_the_last_look_reads_page_after_page(server: ScriptedServer, client: PolarClient) -> None:
+    server.will(
+        page(50),
+        ok(task_info(status="completed")),
+        page(51, event(51, "session.ended", session_id="s0")),
+        ok(session_info("s0")),
+        page(52, event(52, "session.ended", session_id="s1")),
+        ok(session_info("s1")),
+        page(52),
+    )
+    assert len(list(client.results("t1", after=50, trajectories=False))) == 2
+
+
 def test_ends_of_other_tasks_are_passed_over(server: ScriptedServer, client: PolarClient) -> None:
     server.will(
         page(
