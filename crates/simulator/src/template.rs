@@ -8,6 +8,8 @@ use crate::python_json;
 use minijinja::{Environment, Error, ErrorKind, Value as JinjaValue, context};
 use serde_json::{Map, Value};
 
+/// How the line begins that Claude Code puts before its system prompt.
+const BILLING_HEADER: &str = "x-anthropic-billing-header";
 const TEMPLATE: &str = include_str!("../assets/chat_template.jinja");
 
 /// The chat template of the simulated model.
@@ -60,61 +62,107 @@ fn tojson(value: &JinjaValue) -> Result<JinjaValue, Error> {
 pub(crate) fn content_text(content: Option<&Value>) -> Option<String> {
     match content? {
         Value::String(text) => Some(text.clone()),
-        Value::Array(parts) => Some(
-            parts
-                .iter()
-                .filter_map(|part| part.get("text")?.as_str())
-                .collect::<Vec<_>>()
-                .join("\n"),
-        ),
+        Value::Array(parts) => {
+            let texts = parts.iter().filter_map(part_text);
+            Some(texts.collect::<Vec<_>>().join("\n"))
+        }
         _ => None,
     }
 }
 
+fn part_text(part: &Value) -> Option<&str> {
+    part.as_str().or_else(|| part.get("text")?.as_str())
+}
+
 fn prepare_message(message: &Value) -> Value {
+    let role = message.get("role").and_then(Value::as_str).unwrap_or_default();
     let mut prepared = Map::new();
-    for key in ["role", "name", "tool_call_id"] {
-        if let Some(value) = message.get(key) {
-            prepared.insert(key.to_owned(), value.clone());
+    prepared.insert("role".to_owned(), role.into());
+    let content = match role {
+        "system" => without_billing_header(message.get("content")),
+        _ => content_text(message.get("content")).unwrap_or_default(),
+    };
+    prepared.insert("content".to_owned(), content.into());
+    if let Some(name) = message.get("name").filter(|name| name.is_string()) {
+        prepared.insert("name".to_owned(), name.clone());
+    }
+    match role {
+        "assistant" => {
+            if let Some(Value::Array(calls)) = message.get("tool_calls")
+                && !calls.is_empty()
+            {
+                let calls = calls.iter().map(prepare_call).collect();
+                prepared.insert("tool_calls".to_owned(), calls);
+            }
+            let given = |key: &str| message.get(key).filter(|reasoning| !reasoning.is_null());
+            if let Some(reasoning) = given("reasoning").or_else(|| given("reasoning_content")) {
+                prepared.insert("reasoning".to_owned(), reasoning.clone());
+                prepared.insert("reasoning_content".to_owned(), reasoning.clone());
+            }
         }
-    }
-    let content = content_text(message.get("content")).map_or(Value::Null, Value::String);
-    prepared.insert("content".to_owned(), content);
-    if let Some(reasoning) = message.get("reasoning").or_else(|| message.get("reasoning_content")) {
-        prepared.insert("reasoning".to_owned(), reasoning.clone());
-        prepared.insert("reasoning_content".to_owned(), reasoning.clone());
-    }
-    if let Some(Value::Array(calls)) = message.get("tool_calls") {
-        let calls = calls.iter().map(prepare_call).collect();
-        prepared.insert("tool_calls".to_owned(), Value::Array(calls));
+        "tool" => {
+            if let Some(id) = message.get("tool_call_id") {
+                prepared.insert("tool_call_id".to_owned(), id.clone());
+            }
+        }
+        _ => {}
     }
     Value::Object(prepared)
 }
 
+/// System text without the line that Claude Code puts first and changes with every
+/// request.
+fn without_billing_header(content: Option<&Value>) -> String {
+    let strip = |text: &str| {
+        if text.starts_with(BILLING_HEADER) {
+            text.split_once('\n').map(|(_, rest)| rest.to_owned()).filter(|rest| !rest.is_empty())
+        } else {
+            Some(text.to_owned())
+        }
+    };
+    match content {
+        Some(Value::String(text)) => strip(text).unwrap_or_default(),
+        Some(Value::Array(parts)) => {
+            parts.iter().filter_map(part_text).filter_map(strip).collect::<Vec<_>>().join("\n")
+        }
+        _ => String::new(),
+    }
+}
+
+/// Arguments become an object; what is not the text of one becomes an empty one.
 fn prepare_call(call: &Value) -> Value {
     let mut call = call.clone();
-    let parsed = match call.pointer("/function/arguments") {
-        Some(Value::String(text)) if text.trim().is_empty() => Some(Value::Object(Map::new())),
-        Some(Value::String(text)) => serde_json::from_str(text).ok(),
-        _ => None,
-    };
-    if let (Some(parsed), Some(place)) = (parsed, call.pointer_mut("/function/arguments")) {
-        *place = parsed;
+    if let Some(function) = call.get_mut("function").and_then(Value::as_object_mut) {
+        let object = match function.get("arguments") {
+            Some(Value::Object(object)) => Some(object.clone()),
+            Some(Value::String(text)) => serde_json::from_str(text).ok(),
+            _ => None,
+        };
+        function.insert("arguments".to_owned(), Value::Object(object.unwrap_or_default()));
     }
     call
 }
 
+/// The keys that vLLM knows, in its order; description and parameters are null when absent.
 fn prepare_tool(tool: &Value) -> Value {
+    let given = |value: Option<&Value>| value.filter(|value| !value.is_null()).cloned();
+    let field = |key: &str| given(tool.get("function").and_then(|function| function.get(key)));
+    let deferred = given(tool.get("defer_loading"));
     let mut function = Map::new();
     for key in ["name", "description", "parameters"] {
-        if let Some(value) = tool.get("function").and_then(|function| function.get(key)) {
-            function.insert(key.to_owned(), value.clone());
-        }
+        function.insert(key.to_owned(), field(key).unwrap_or_default());
+    }
+    let optional = [
+        ("strict", field("strict")),
+        ("defer_loading", field("defer_loading").or(deferred.clone())),
+    ];
+    for (key, value) in optional {
+        value.map(|value| function.insert(key.to_owned(), value));
     }
     let mut prepared = Map::new();
-    let kind = tool.get("type").cloned().unwrap_or_else(|| "function".into());
-    prepared.insert("type".to_owned(), kind);
+    prepared.insert("type".to_owned(), "function".into());
     prepared.insert("function".to_owned(), Value::Object(function));
+    deferred.map(|value| prepared.insert("defer_loading".to_owned(), value));
     Value::Object(prepared)
 }
 
@@ -149,6 +197,30 @@ mod tests {
     }
 
     #[test]
+    fn history_is_mended_as_in_vllm() {
+        let call = |arguments: Value| {
+            json!([
+                {"role": "system", "content": [
+                    {"type": "text", "text": "x-anthropic-billing-header: v=1;"},
+                    {"type": "text", "text": "Rules."},
+                ]},
+                {"role": "user", "content": "q"},
+                {"role": "assistant", "reasoning": null, "reasoning_content": "by the other name", "tool_calls": [
+                    {"type": "function", "function": {"name": "f", "arguments": arguments}},
+                ]},
+            ])
+        };
+        for broken in [json!("{\"a\": "), json!("[1]"), json!("7"), json!(""), json!(null)] {
+            let text = render(&call(broken), None, &json!({}));
+            assert!(text.starts_with("<|im_start|>system\nRules.<|im_end|>"), "{text}");
+            let turn = "assistant\n<think>\nby the other name\n</think>\n\n<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call><|im_end|>";
+            assert!(text.contains(turn), "{text}");
+        }
+        let text = render(&call(json!({"a": 1})), None, &json!({}));
+        assert!(text.contains("\"arguments\": {\"a\": 1}}"));
+    }
+
+    #[test]
     fn tools_calls_and_results() {
         let messages = json!([
             {"role": "user", "content": "q"},
@@ -162,11 +234,13 @@ mod tests {
         let tools = json!([{
             "cache_control": {}, "type": "function",
             "function": {"parameters": {"type": "object"}, "strict": true, "name": "f", "description": "é"},
-        }]);
+        }, {"type": "function", "function": {"name": "bare"}}]);
         let text = render(&messages, Some(&tools), &json!({}));
         assert!(text.contains(
             "<tools>\n{\"type\": \"function\", \"function\": {\"name\": \"f\", \"description\": \"é\", \
-             \"parameters\": {\"type\": \"object\"}}}\n</tools>"
+             \"parameters\": {\"type\": \"object\"}, \"strict\": true}}\n\
+             {\"type\": \"function\", \"function\": {\"name\": \"bare\", \"description\": null, \
+             \"parameters\": null}}\n</tools>"
         ));
         assert!(text.ends_with(
             "<|im_start|>assistant\n<think>\nhm\n</think>\n\n\

@@ -24,6 +24,8 @@ TOOL = {
     "function": {
         "name": "get_weather",
         "description": "Weather of a city",
+        # Only strict tools are decoded under their schema.
+        "strict": True,
         "parameters": {
             "type": "object",
             "properties": {"city": {"type": "string", "enum": ["Oslo"]}},

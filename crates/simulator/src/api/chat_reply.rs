@@ -13,6 +13,7 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::future::join_all;
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::io;
 
@@ -32,9 +33,9 @@ pub(super) async fn respond(mut generation: Generation, view: &ChatView) -> Resp
         choices.push(choice(&generation, view, index, reply));
     }
     generation.simulator.activity.sampled(sampled);
-    let body = response_body(&generation, view, choices, sampled, reasoning);
+    let body = Json(response_body(&generation, view, choices, sampled, reasoning)).into_response();
     generation.running.finish();
-    Json(body).into_response()
+    body
 }
 
 /// A reply that has been played to its end.
@@ -188,34 +189,52 @@ fn chat_logprobs(generation: &Generation, view: &ChatView, reply: &Played) -> Op
     Some(ChatLogprobs { content })
 }
 
-fn response_body(
-    generation: &Generation,
+/// Written from the ids as they are: a long prompt as a tree of JSON values would cost
+/// more than everything else.
+#[derive(Serialize)]
+struct ChatReply<'a> {
+    id: String,
+    object: &'static str,
+    created: u64,
+    model: &'a str,
+    choices: Vec<Value>,
+    service_tier: Option<&'static str>,
+    system_fingerprint: String,
+    usage: Value,
+    prompt_logprobs: Option<Vec<Value>>,
+    prompt_token_ids: Option<&'a [u32]>,
+    prompt_text: Option<&'a str>,
+    kv_transfer_params: Option<Value>,
+    ec_transfer_params: Option<Value>,
+    metrics: Option<Value>,
+}
+
+fn response_body<'a>(
+    generation: &'a Generation,
     view: &ChatView,
     choices: Vec<Value>,
     sampled: usize,
     reasoning: usize,
-) -> Value {
+) -> ChatReply<'a> {
     let simulator = &generation.simulator;
-    let prompt_ids = generation.shows_ids().then_some(&generation.prompt);
-    let prompt_text = generation.prompt_text.as_ref().filter(|_| view.return_prompt_text);
     let scored = generation.fields.prompt_logprobs.map(|top| {
         prompt_logprobs(simulator, &generation.prompt, usize::try_from(top).unwrap_or(usize::MAX))
     });
     let reasoning = simulator.config.parse_reasoning.then_some(reasoning);
-    json!({
-        "id": format!("chatcmpl-{}", generation.id),
-        "object": "chat.completion",
-        "created": generation.created,
-        "model": simulator.config.model,
-        "choices": choices,
-        "service_tier": null,
-        "system_fingerprint": simulator.fingerprint(),
-        "usage": generation.usage(sampled, reasoning),
-        "prompt_logprobs": scored,
-        "prompt_token_ids": prompt_ids,
-        "prompt_text": prompt_text,
-        "kv_transfer_params": null,
-        "ec_transfer_params": null,
-        "metrics": null,
-    })
+    ChatReply {
+        id: format!("chatcmpl-{}", generation.id),
+        object: "chat.completion",
+        created: generation.created,
+        model: &simulator.config.model,
+        choices,
+        service_tier: None,
+        system_fingerprint: simulator.fingerprint(),
+        usage: generation.usage(sampled, reasoning),
+        prompt_logprobs: scored,
+        prompt_token_ids: generation.shows_ids().then_some(&generation.prompt),
+        prompt_text: generation.prompt_text.as_deref().filter(|_| view.return_prompt_text),
+        kv_transfer_params: None,
+        ec_transfer_params: None,
+        metrics: None,
+    }
 }

@@ -63,6 +63,7 @@ pub(super) struct ChatFields {
     pub continue_final_message: Option<bool>,
     pub include_reasoning: Option<bool>,
     pub chat_template_kwargs: Option<Map<String, Value>>,
+    pub reasoning_effort: Option<String>,
     pub kv_transfer_params: Option<Value>,
 }
 
@@ -223,6 +224,16 @@ impl ChatFields {
                 }
             }
         }
+    }
+
+    /// What the template is told: the server's `defaults` under the request's own.
+    pub(super) fn template_options(&self, defaults: &Map<String, Value>) -> Map<String, Value> {
+        let mut options = defaults.clone();
+        if let Some(effort) = &self.reasoning_effort {
+            options.insert("enable_thinking".to_owned(), (effort != "none").into());
+        }
+        options.extend(self.chat_template_kwargs.clone().unwrap_or_default());
+        options
     }
 
     pub(super) fn messages(&self) -> &[Value] {

@@ -58,8 +58,7 @@ impl Generation {
     ) -> Result<Self, ApiError> {
         let messages = chat.messages();
         let tools = chat.tools.as_deref().unwrap_or_default();
-        let mut options = simulator.config.chat_template_kwargs.clone();
-        options.extend(chat.chat_template_kwargs.clone().unwrap_or_default());
+        let options = chat.template_options(&simulator.config.chat_template_kwargs);
         let thinking = options.get("enable_thinking").and_then(Value::as_bool).unwrap_or(true);
         let (prompt, text) = match chat.own_prompt() {
             Some(ids) => (own_ids(&simulator, ids)?, None),
@@ -348,17 +347,23 @@ fn forced_call(choice: &ToolChoice, tools: &[Value]) -> Option<ScriptedCall> {
     let schema = tool.pointer("/function/parameters");
     let required = schema.and_then(|s| s.get("required")).and_then(Value::as_array);
     let arguments = required.into_iter().flatten().filter_map(Value::as_str).map(|field| {
-        let kind = schema.and_then(|s| s.pointer(&format!("/properties/{field}/type")));
-        let value = match kind.and_then(Value::as_str) {
-            Some("integer" | "number") => json!(0),
-            Some("boolean") => json!(false),
-            Some("array") => json!([]),
-            Some("object") => json!({}),
-            _ => json!("simulated"),
-        };
-        (field.to_owned(), value)
+        let schema = schema.and_then(|s| s.get("properties")?.get(field));
+        (field.to_owned(), value_for(schema))
     });
     Some(ScriptedCall { arguments: arguments.collect(), name: wanted })
+}
+
+/// Some value that a schema allows.
+fn value_for(schema: Option<&Value>) -> Value {
+    let first = schema.and_then(|schema| schema.get("enum")?.get(0));
+    match schema.and_then(|schema| schema.get("type")?.as_str()) {
+        _ if first.is_some() => first.cloned().unwrap_or_default(),
+        Some("integer" | "number") => json!(0),
+        Some("boolean") => json!(false),
+        Some("array") => json!([]),
+        Some("object") => json!({}),
+        _ => json!("simulated"),
+    }
 }
 
 /// Makes the reply call what it must call.

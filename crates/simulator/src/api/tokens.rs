@@ -37,8 +37,7 @@ pub(super) async fn tokenize(
         Some(prompt) => prompt,
         None => {
             chat.check()?;
-            let mut options = simulator.config.chat_template_kwargs.clone();
-            options.extend(chat.chat_template_kwargs.clone().unwrap_or_default());
+            let options = chat.template_options(&simulator.config.chat_template_kwargs);
             prompt_text(&simulator, &chat, &options)?
         }
     };
