@@ -10,6 +10,9 @@
 //! Prompt ids are never given. The server is asked to render and tokenise the same messages while
 //! it generates, and the result counts only if it agrees with what the server says of the
 //! prompt it had.
+//!
+//! A dropped generation closes its connection, which the server notices only once it has had
+//! nothing to tell to anyone for a second: on a busy server it may go on for a while.
 
 use crate::chat_reply::{self, Choice, Finish, LlamaVerbose, ReplyEvents, WireUsage};
 use crate::reply_stream::{ReplyReader, Settle, whole};

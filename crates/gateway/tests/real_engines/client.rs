@@ -1,0 +1,199 @@
+//! A harness: holds a conversation in its dialect and gives replies back word for word.
+
+use polar_convo::Dialect;
+use polar_wire::sse::SseParser;
+use serde_json::{Map, Value, json};
+
+pub(crate) struct Harness {
+    http: reqwest::Client,
+    base: String,
+    secret: String,
+    dialect: Dialect,
+    stream: bool,
+    messages: Vec<Value>,
+}
+
+impl Harness {
+    pub(crate) fn new(base: &str, secret: &str, dialect: Dialect, stream: bool) -> Self {
+        Self {
+            http: reqwest::Client::builder().no_proxy().build().unwrap(),
+            base: base.to_owned(),
+            secret: secret.to_owned(),
+            dialect,
+            stream,
+            messages: Vec::new(),
+        }
+    }
+
+    /// Says something, or answers the tool calls of the last reply; false when the engine
+    /// failed, in which case nothing was said.
+    pub(crate) async fn turn(&mut self, text: &str) -> bool {
+        let said = self.messages.len();
+        self.say(text);
+        let request = self.http.post(format!("{}{}", self.base, self.path()));
+        let answer = request.bearer_auth(&self.secret).json(&self.body()).send().await.unwrap();
+        let status = answer.status();
+        let bytes = answer.bytes().await.unwrap();
+        if status.is_server_error() {
+            println!("{}", String::from_utf8_lossy(&bytes));
+            self.messages.truncate(said);
+            return false;
+        }
+        assert!(status.is_success(), "{status}: {}", String::from_utf8_lossy(&bytes));
+        let reply = match (self.dialect, self.stream) {
+            (Dialect::Chat, false) => whole(&bytes)["choices"][0]["message"].clone(),
+            (Dialect::Chat, true) => chat_of_stream(&bytes),
+            (Dialect::Messages, false) => {
+                json!({"role": "assistant", "content": whole(&bytes)["content"]})
+            }
+            (Dialect::Messages, true) => messages_of_stream(&bytes),
+        };
+        self.messages.push(reply);
+        true
+    }
+
+    fn path(&self) -> &'static str {
+        match self.dialect {
+            Dialect::Chat => "/v1/chat/completions",
+            Dialect::Messages => "/v1/messages",
+        }
+    }
+
+    fn body(&self) -> Value {
+        let schema = json!({
+            "type": "object",
+            "properties": {"city": {"type": "string", "description": "Name of the city."}},
+            "required": ["city"],
+        });
+        let (name, description) = ("get_weather", "Tells the weather in a city.");
+        let tool = match self.dialect {
+            Dialect::Chat => json!({"type": "function", "function": {
+                "name": name, "description": description, "parameters": schema,
+            }}),
+            Dialect::Messages => {
+                json!({"name": name, "description": description, "input_schema": schema})
+            }
+        };
+        json!({
+            "model": "any",
+            "max_tokens": 64,
+            "stream": self.stream,
+            "messages": self.messages,
+            "tools": [tool],
+        })
+    }
+
+    fn say(&mut self, text: &str) {
+        let calls = self.messages.last().map(call_ids).unwrap_or_default();
+        match (self.dialect, calls.is_empty()) {
+            (_, true) => self.messages.push(json!({"role": "user", "content": text})),
+            (Dialect::Chat, false) => self.messages.extend(
+                calls
+                    .into_iter()
+                    .map(|id| json!({"role": "tool", "tool_call_id": id, "content": "cloudy"})),
+            ),
+            (Dialect::Messages, false) => {
+                let results: Vec<Value> = calls
+                    .into_iter()
+                    .map(
+                        |id| json!({"type": "tool_result", "tool_use_id": id, "content": "cloudy"}),
+                    )
+                    .collect();
+                self.messages.push(json!({"role": "user", "content": results}));
+            }
+        }
+    }
+}
+
+fn whole(bytes: &[u8]) -> Value {
+    serde_json::from_slice(bytes).unwrap()
+}
+
+fn call_ids(message: &Value) -> Vec<Value> {
+    let chat = message["tool_calls"].as_array().into_iter().flatten();
+    let blocks = message["content"].as_array().into_iter().flatten();
+    let used = blocks.filter(|block| block["type"] == "tool_use");
+    chat.chain(used).map(|call| call["id"].clone()).collect()
+}
+
+fn events(bytes: &[u8]) -> Vec<Value> {
+    let mut parser = SseParser::new(1 << 20);
+    parser.push(bytes);
+    let mut events = Vec::new();
+    while let Some(event) = parser.next_event().unwrap() {
+        if !event.is_done() {
+            events.push(serde_json::from_slice(event.data).unwrap());
+        }
+    }
+    assert!(!parser.has_partial_event());
+    events
+}
+
+fn append(target: &mut Value, more: &Value) {
+    if let Some(more) = more.as_str() {
+        *target = Value::String(target.as_str().unwrap_or_default().to_owned() + more);
+    }
+}
+
+fn chat_of_stream(bytes: &[u8]) -> Value {
+    let mut message = json!({"role": "assistant", "content": ""});
+    for chunk in events(bytes) {
+        let delta = &chunk["choices"][0]["delta"];
+        for name in ["content", "reasoning_content", "reasoning"] {
+            if !delta[name].is_null() {
+                append(&mut message[name], &delta[name]);
+            }
+        }
+        for call in delta["tool_calls"].as_array().into_iter().flatten() {
+            let index = call["index"].as_u64().unwrap() as usize;
+            if message["tool_calls"].is_null() {
+                message["tool_calls"] = json!([]);
+            }
+            let calls = message["tool_calls"].as_array_mut().unwrap();
+            if calls.len() == index {
+                calls.push(json!({"type": "function", "function": {"arguments": ""}}));
+            }
+            if !call["id"].is_null() {
+                calls[index]["id"] = call["id"].clone();
+            }
+            let function = &mut calls[index]["function"];
+            if !call["function"]["name"].is_null() {
+                function["name"] = call["function"]["name"].clone();
+            }
+            append(&mut function["arguments"], &call["function"]["arguments"]);
+        }
+    }
+    message
+}
+
+fn messages_of_stream(bytes: &[u8]) -> Value {
+    let mut blocks: Vec<Value> = Vec::new();
+    let mut input = String::new();
+    for event in events(bytes) {
+        match event["type"].as_str().unwrap() {
+            "content_block_start" => {
+                input.clear();
+                blocks.push(event["content_block"].clone());
+            }
+            "content_block_delta" => {
+                let (block, delta) = (blocks.last_mut().unwrap(), &event["delta"]);
+                for name in ["text", "thinking", "signature"] {
+                    if !delta[name].is_null() {
+                        append(&mut block[name], &delta[name]);
+                    }
+                }
+                input.push_str(delta["partial_json"].as_str().unwrap_or_default());
+            }
+            "content_block_stop" => {
+                let block = blocks.last_mut().unwrap();
+                if block["type"] == "tool_use" {
+                    let parsed = serde_json::from_str(&input);
+                    block["input"] = parsed.unwrap_or_else(|_| Value::Object(Map::new()));
+                }
+            }
+            "error" => panic!("{event}"),
+            _ => {}
+        }
+    }
+    json!({"role": "assistant", "content": blocks})
+}

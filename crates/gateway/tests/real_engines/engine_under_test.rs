@@ -1,0 +1,61 @@
+//! The engine that the caller started, connected like a user would connect it.
+
+use polar_engine::{Engine, EngineKind, EngineOptions, Outcome, ProbeReport};
+use serde_json::Value;
+use std::sync::Arc;
+
+pub(crate) struct EngineUnderTest {
+    pub(crate) kind: EngineKind,
+    pub(crate) url: String,
+    pub(crate) engine: Arc<dyn Engine>,
+    pub(crate) report: ProbeReport,
+    pub(crate) http: reqwest::Client,
+}
+
+impl EngineUnderTest {
+    pub(crate) async fn connect(kind: EngineKind) -> Self {
+        let variable = match kind {
+            EngineKind::LlamaCpp => "POLAR_TEST_LLAMA",
+            EngineKind::Vllm => "POLAR_TEST_VLLM",
+            EngineKind::Sglang => "POLAR_TEST_SGLANG",
+        };
+        let Ok(url) = std::env::var(variable) else {
+            panic!("{variable} is not set: run this test through tests/engines/engines.py")
+        };
+        let (engine, report) = match polar_engine::probe(&url, EngineOptions::default()).await {
+            Ok(connected) => connected,
+            Err(error) => panic!("{error}"),
+        };
+        let http = reqwest::Client::builder().no_proxy().build().unwrap();
+        Self { kind, url, engine, report, http }
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> String {
+        let answer = self.http.get(format!("{}{path}", self.url)).send().await.unwrap();
+        answer.text().await.unwrap()
+    }
+
+    /// Asks the engine without Polar.
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> Value {
+        let request = self.http.post(format!("{}{path}", self.url)).json(body);
+        let answer = request.send().await.unwrap();
+        let (status, text) = (answer.status(), answer.text().await.unwrap());
+        assert!(status.is_success(), "{path}: {status} {text}");
+        serde_json::from_str(&text).unwrap_or_default()
+    }
+}
+
+pub(crate) async fn passes_every_check(kind: EngineKind) {
+    let under = EngineUnderTest::connect(kind).await;
+    for check in &under.report.checks {
+        println!("{:?} {}: {}", check.outcome, check.name, check.detail);
+    }
+    assert!(under.report.checks.iter().all(|check| check.outcome == Outcome::Passed));
+    let info = under.engine.info();
+    assert_eq!(info.kind, kind);
+    assert_eq!(info.model, "polar-tiny");
+    assert!(info.version.is_some() && info.vocab_size.is_some() && info.context_window.is_some());
+    let mode = if kind == EngineKind::Sglang { "temperature" } else { "raw" };
+    assert_eq!(info.logprob_mode, mode);
+    under.engine.health().await.unwrap();
+}

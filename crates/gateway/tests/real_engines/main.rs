@@ -1,0 +1,73 @@
+//! The whole path against real engines: harness, gateway, adapter, journal, traces.
+//!
+//! Run through `tests/engines/engines.py run ENGINE -- cargo test -p polar-gateway --test
+//! real_engines ENGINE`, which starts the engine with a tiny model and says where it is.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod client;
+mod conversations;
+mod direct;
+mod engine_under_test;
+mod faults;
+
+use polar_convo::Dialect;
+use polar_engine::EngineKind;
+
+/// The tests every engine has to pass, in a module named like the engine.
+macro_rules! engine_tests {
+    ($module:ident, $kind:expr) => {
+        mod $module {
+            use super::*;
+
+            #[tokio::test]
+            async fn the_probe_passes_every_check() {
+                engine_under_test::passes_every_check($kind).await;
+            }
+
+            #[tokio::test]
+            async fn twenty_chat_calls_unary() {
+                conversations::twenty_calls($kind, Dialect::Chat, false).await;
+            }
+
+            #[tokio::test]
+            async fn twenty_chat_calls_streamed() {
+                conversations::twenty_calls($kind, Dialect::Chat, true).await;
+            }
+
+            #[tokio::test]
+            async fn twenty_messages_calls_unary() {
+                conversations::twenty_calls($kind, Dialect::Messages, false).await;
+            }
+
+            #[tokio::test]
+            async fn twenty_messages_calls_streamed() {
+                conversations::twenty_calls($kind, Dialect::Messages, true).await;
+            }
+
+            #[tokio::test]
+            async fn a_prompt_that_does_not_fit_is_told_with_its_numbers() {
+                faults::prompt_does_not_fit($kind).await;
+            }
+
+            #[tokio::test]
+            async fn dropping_a_generation_frees_the_engine() {
+                faults::dropping_frees_the_engine($kind).await;
+            }
+
+            #[tokio::test]
+            async fn counted_tokens_are_those_of_the_prompt() {
+                faults::counts_like_it_generates($kind).await;
+            }
+        }
+    };
+}
+
+engine_tests!(llama, EngineKind::LlamaCpp);
+engine_tests!(vllm, EngineKind::Vllm);
+engine_tests!(sglang, EngineKind::Sglang);
+
+#[tokio::test]
+async fn vllm_tells_which_weights_sampled_and_what_was_aborted() {
+    faults::weight_versions_and_aborts().await;
+}
