@@ -31,6 +31,24 @@ pub(crate) const ALL: &[Suite] = &[
         run: clis,
     },
     Suite {
+        name: "llama",
+        about: "the whole path against a real llama.cpp with a tiny model",
+        default: true,
+        run: || real_engine("llama"),
+    },
+    Suite {
+        name: "vllm",
+        about: "the same against vLLM on CPU; installs 6 GB",
+        default: false,
+        run: || real_engine("vllm"),
+    },
+    Suite {
+        name: "sglang",
+        about: "the same against SGLang on CPU; installs vLLM too, for its packages",
+        default: false,
+        run: || real_engine("sglang"),
+    },
+    Suite {
         name: "bubblewrap",
         about: "sandboxes by bubblewrap; needs bubblewrap",
         default: false,
@@ -73,7 +91,18 @@ fn format() -> Result<Counts> {
 
 fn lint() -> Result<Counts> {
     let args = ["clippy", "--workspace", "--all-targets", "--all-features", "--quiet"];
-    Command::new("cargo", &args).args(&["--", "-D", "warnings"]).check()
+    Command::new("cargo", &args).args(&["--", "-D", "warnings"]).check()?;
+    // Not among all targets, because it needs a running engine.
+    let real = ["clippy", "-p", "polar-gateway", "--test", "real_engines", "--quiet"];
+    Command::new("cargo", &real).args(&["--", "-D", "warnings"]).check()
+}
+
+/// Installs and starts an engine and runs its tests, which show what they measured.
+fn real_engine(name: &str) -> Result<Counts> {
+    let start = ["tests/engines/engines.py", "run", name, "--"];
+    let test = ["cargo", "test", "-p", "polar-gateway", "--test", "real_engines", name];
+    let how = ["--", "--test-threads=1", "--show-output"];
+    Command::new("python3", &start).args(&test).args(&how).run()
 }
 
 fn rust() -> Result<Counts> {
@@ -111,7 +140,9 @@ fn clis() -> Result<Counts> {
 
 fn bubblewrap() -> Result<Counts> {
     let args = ["test", "--package", "polar-sandbox", "--features", "bubblewrap-tests"];
-    Command::new("cargo", &args).args(&["--test", "conformance", "--quiet", "--", "bubblewrap"]).run()
+    Command::new("cargo", &args)
+        .args(&["--test", "conformance", "--quiet", "--", "bubblewrap"])
+        .run()
 }
 
 fn docker() -> Result<Counts> {

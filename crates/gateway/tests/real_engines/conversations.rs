@@ -51,7 +51,7 @@ pub(crate) async fn twenty_calls(kind: EngineKind, dialect: Dialect, stream: boo
 /// SGLang's seeds have no effect without deterministic kernels, so a sampled call of it cannot be
 /// repeated; half of its conversations are greedy instead.
 fn pins(kind: EngineKind, number: u32) -> SamplingPins {
-    let greedy = kind == EngineKind::Sglang && number % 2 == 0;
+    let greedy = kind == EngineKind::Sglang && number.is_multiple_of(2);
     SamplingPins {
         temperature: Some(if greedy { 0.0 } else { 1.0 }),
         seed: (kind != EngineKind::Sglang).then_some(i64::from(number) + 7),

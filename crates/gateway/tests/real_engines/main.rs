@@ -4,6 +4,7 @@
 //! real_engines ENGINE`, which starts the engine with a tiny model and says where it is.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(clippy::print_stdout, reason = "what was measured is printed")]
 
 mod client;
 mod conversations;
