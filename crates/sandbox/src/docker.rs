@@ -18,6 +18,7 @@ mod container;
 mod daemon;
 mod sandbox;
 mod snapshot;
+mod way_in;
 
 use crate::registry::{Entry, Registry};
 use crate::{Sandbox, SandboxError, SandboxProvider, SandboxSpec};
@@ -28,6 +29,7 @@ use sandbox::DockerSandbox;
 use std::collections::{BTreeSet, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
+use way_in::WayIn;
 
 /// Label with the name of the node that made a container.
 pub(crate) const NODE_LABEL: &str = "polar.node";
@@ -46,6 +48,13 @@ pub struct DockerConfig {
     pub socket: PathBuf,
     /// Port on a container's own loopback that leads to the gateway.
     pub gateway_port: u16,
+    /// A binary that calls [`helper::run_if_called`](crate::helper::run_if_called) first in
+    /// its `main`, such as `polar`, to be run in containers to reach their network. Root
+    /// needs none, since it can enter a network itself. Found by itself when it is this
+    /// program, or a `polar-sandbox-helper` or `polar` beside it or one folder up.
+    pub helper: Option<PathBuf>,
+    /// Whether to use the helper; it is, unless this process is root.
+    pub use_helper: bool,
     /// Most processes of a container whose spec says nothing.
     pub pids: u32,
 }
@@ -61,6 +70,8 @@ impl DockerConfig {
             state_dir: state_dir.into(),
             socket: named.unwrap_or("/var/run/docker.sock").into(),
             gateway_port: crate::LocalConfig::GATEWAY_PORT,
+            helper: crate::helper::find(),
+            use_helper: !rustix::process::geteuid().is_root(),
             pids: 8192,
         }
     }
@@ -83,7 +94,9 @@ impl DockerProvider {
     }
 
     async fn make(&self, spec: SandboxSpec, entry: &Entry) -> Result<DockerSandbox, SandboxError> {
-        let container = Container::start(self.daemon.clone(), &self.config, &spec).await?;
+        let way_in = WayIn::new(&self.config, &entry.folder).await?;
+        let daemon = self.daemon.clone();
+        let container = Container::start(daemon, &self.config, &spec, way_in).await?;
         let folder = entry.folder.clone();
         Ok(DockerSandbox::new(Arc::new(container), self.registry.clone(), spec, folder))
     }
@@ -105,6 +118,7 @@ impl SandboxProvider for DockerProvider {
     }
 
     async fn check(&self) -> Result<(), SandboxError> {
+        WayIn::check(&self.config)?;
         self.daemon.check().await
     }
 

@@ -1,8 +1,9 @@
-//! The first program inside a local sandbox.
+//! The program of ours that runs inside a sandbox, before any code that isn't ours.
 //!
-//! It opens the listener that leads to the gateway, hands it out, waits for the word to
-//! go, and becomes the command. It runs before any code that isn't ours, keeps nothing
-//! open, and ends at once when the process that asked for it is gone.
+//! In a local sandbox it opens the listener that leads to the gateway, hands it out, waits
+//! for the word to go, and becomes the command. It keeps nothing open, and ends at once
+//! when the process that asked for it is gone. In a container, where the node may not
+//! enter the network itself, it opens the listener, hands it out and ends.
 //!
 //! The `polar` binary is its own helper: its `main` calls [`run_if_called`] before
 //! anything else. It never prints except why a command could not be started, on stderr,
@@ -21,6 +22,9 @@ use std::process::{Command, ExitCode, Stdio};
 
 /// First argument that makes a binary act as the helper.
 pub const SUBCOMMAND: &str = "sandbox-helper";
+/// Second argument that makes it open a listener, at the port and for the Unix socket that
+/// the next two arguments name.
+pub(crate) const LISTEN: &str = "listen";
 
 /// What the helper is asked to become.
 #[derive(Debug, Serialize, Deserialize)]
@@ -55,14 +59,23 @@ pub(crate) fn find() -> Option<PathBuf> {
 }
 
 fn run() -> ExitCode {
-    match become_command() {
-        Ok(code) => code,
-        Err(problem) => {
-            // Nowhere else to say it: stderr is kept with the session.
-            let _ = writeln!(io::stderr(), "polar: cannot start the command: {problem}");
-            ExitCode::from(126)
-        }
-    }
+    let arguments: Vec<String> = std::env::args().skip(2).collect();
+    let outcome = match &arguments[..] {
+        [listen, port, socket] if listen == LISTEN => hand_out_listener(port, socket),
+        _ => become_command(),
+    };
+    outcome.unwrap_or_else(|problem| {
+        // Nowhere else to say it: stderr is kept with the session.
+        let _ = writeln!(io::stderr(), "polar: cannot start the command: {problem}");
+        ExitCode::from(126)
+    })
+}
+
+fn hand_out_listener(port: &str, socket: &str) -> io::Result<ExitCode> {
+    let port: u16 = port.parse().map_err(io::Error::other)?;
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))?;
+    descriptors::send(&UnixStream::connect(socket)?, b"ready", Some(&listener))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn become_command() -> io::Result<ExitCode> {

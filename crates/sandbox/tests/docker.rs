@@ -22,8 +22,13 @@ const BUSYBOX: &str = "/bin/busybox";
 /// Busybox's own, with a limit on waiting.
 const CONNECT: &str = r#"exec nc -w 5 "$1" "$2""#;
 
-fn provider(state: &Path) -> (Box<dyn SandboxProvider>, Traits) {
-    let provider = DockerProvider::new(DockerConfig::new(node_of(state), state.join("state")));
+fn provider(state: &Path, use_helper: bool) -> (Box<dyn SandboxProvider>, Traits) {
+    let config = DockerConfig {
+        helper: Some(env!("CARGO_BIN_EXE_polar-sandbox-helper").into()),
+        use_helper,
+        ..DockerConfig::new(node_of(state), state.join("state"))
+    };
+    let provider = DockerProvider::new(config);
     let traits = Traits {
         image: Some(IMAGE),
         isolated: true,
@@ -35,8 +40,12 @@ fn provider(state: &Path) -> (Box<dyn SandboxProvider>, Traits) {
 }
 
 async fn ground() -> Ground {
+    ground_with(false).await
+}
+
+async fn ground_with(use_helper: bool) -> Ground {
     static IMAGE_MADE: OnceCell<()> = OnceCell::const_new();
-    let ground = Ground::new(provider).await;
+    let ground = Ground::new(|state| provider(state, use_helper)).await;
     ground.provider.check().await.unwrap();
     IMAGE_MADE.get_or_init(async || make_image()).await;
     ground
@@ -112,6 +121,37 @@ conformance! { ground:
     diff_has_every_kind_of_change
     names_are_refused_when_they_cannot_be_kept_apart
     made_and_removed
+}
+
+/// What users other than root get.
+mod through_helper {
+    use super::*;
+
+    async fn ground() -> Ground {
+        ground_with(true).await
+    }
+
+    conformance! { ground:
+        open_network_reaches_gateway_and_more
+        promise_6_timeout_ends_the_whole_tree
+        promise_7_destroy_ends_everything_and_may_be_repeated
+        promise_9_closed_network_reaches_only_the_gateway
+        promise_9_no_privileges_inside
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn user_of_the_container_need_not_be_root() {
+        let ground = ground().await;
+        let mut spec = ground.spec("helper-user");
+        spec.user = Some("1234:2345".into());
+        // Longer than a socket's path may be.
+        spec.host_dir = spec.host_dir.join("long".repeat(30));
+        let sandbox = within(ground.provider.create(spec)).await.unwrap();
+        let port = sandbox.gateway_url().rsplit_once(':').unwrap().1.parse().unwrap();
+        let answer = ground.connect(&*sandbox, "127.0.0.1", port).await.unwrap();
+        assert!(answer.ends_with("this is gateway\n"), "{answer}");
+        within(sandbox.destroy()).await.unwrap();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -2,8 +2,9 @@
 //! else in it is ended.
 
 use super::daemon::{Attached, Daemon, Output, Start};
+use super::way_in::WayIn;
 use super::{DockerConfig, NODE_LABEL, SANDBOX_LABEL};
-use crate::bridge::{self, Bridge};
+use crate::bridge::Bridge;
 use crate::{SandboxError, SandboxSpec};
 use bollard::models::{
     ContainerCreateBody, HostConfig, HostConfigLogConfig, Mount, MountType, RestartPolicy,
@@ -12,7 +13,7 @@ use bollard::models::{
 use futures_util::StreamExt;
 use polar_types::Network;
 use std::collections::{HashMap, HashSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -44,6 +45,7 @@ const LOOKING: Duration = Duration::from_secs(60);
 pub(super) struct Container {
     pub(super) daemon: Arc<Daemon>,
     pub(super) id: String,
+    way_in: WayIn,
     gateway_socket: PathBuf,
     pub(super) gateway_port: u16,
     /// Commands on their way.
@@ -68,12 +70,17 @@ impl Container {
         daemon: Arc<Daemon>,
         config: &DockerConfig,
         spec: &SandboxSpec,
+        way_in: WayIn,
     ) -> Result<Container, SandboxError> {
-        let body = body(config, spec)?;
+        let mut body = body(config, spec)?;
+        if let Some(mounts) = body.host_config.as_mut().and_then(|host| host.mounts.as_mut()) {
+            mounts.extend(way_in.mounts());
+        }
         let id = daemon.create(container_name(config, spec), body).await?;
         let container = Container {
             daemon,
             id,
+            way_in,
             gateway_socket: spec.gateway_socket.clone(),
             gateway_port: config.gateway_port,
             running: AtomicUsize::new(0),
@@ -131,18 +138,11 @@ impl Container {
         let first = self.daemon.first_process(&self.id).await?;
         state.own = self.daemon.processes(&self.id).await?;
         state.own.insert(first);
-        state.bridge = Some(
-            bridge::listen_in(first, self.gateway_port)
-                .await
-                .and_then(|listener| Bridge::start(listener, self.gateway_socket.clone()))
-                .map_err(|problem| {
-                    let message = format!(
-                        "cannot enter the container's network: {problem}; this needs root \
-                         (CAP_SYS_ADMIN) on the machine that runs the Docker daemon"
-                    );
-                    SandboxError::new("connect container to gateway", message)
-                })?,
-        );
+        let action = "connect container to gateway";
+        let listener = self.way_in.listen(&self.daemon, &self.id, first, self.gateway_port);
+        let listener = listener.await?;
+        let bridge = Bridge::start(listener, self.gateway_socket.clone());
+        state.bridge = Some(bridge.map_err(|problem| SandboxError::retryable(action, problem))?);
         Ok(())
     }
 
@@ -260,19 +260,24 @@ fn body(config: &DockerConfig, spec: &SandboxSpec) -> Result<ContainerCreateBody
     })
 }
 
+/// Shows a host path read-only at a path inside.
+pub(super) fn read_only(host: &Path, inside: &Path) -> Mount {
+    Mount {
+        typ: Some(MountType::BIND),
+        source: Some(host.display().to_string()),
+        target: Some(inside.display().to_string()),
+        read_only: Some(true),
+        ..Default::default()
+    }
+}
+
 fn host_config(config: &DockerConfig, spec: &SandboxSpec) -> HostConfig {
     let memory = spec.memory_mb.and_then(|mb| i64::try_from(mb.saturating_mul(1 << 20)).ok());
     let network = match spec.network {
         Network::None => "none",
         Network::Open => "bridge",
     };
-    let mounts = spec.read_only.iter().map(|folder| Mount {
-        typ: Some(MountType::BIND),
-        source: Some(folder.display().to_string()),
-        target: Some(folder.display().to_string()),
-        read_only: Some(true),
-        ..Default::default()
-    });
+    let mounts = spec.read_only.iter().map(|folder| read_only(folder, folder));
     HostConfig {
         network_mode: Some(network.into()),
         mounts: Some(mounts.collect()),
