@@ -7,7 +7,9 @@ use anyhow::{Context, Result, bail};
 use polar_engine::{Engine, EngineKind, EngineOptions};
 use polar_gateway::GatewayConfig;
 use polar_node::{Node, NodeConfig, ServerAddress};
-use polar_sandbox::{LocalConfig, LocalIsolation, LocalProvider, SandboxProvider};
+use polar_sandbox::{
+    DockerConfig, DockerProvider, LocalConfig, LocalIsolation, LocalProvider, SandboxProvider,
+};
 use polar_server::{Server, ServerConfig, ServerHandle};
 use polar_session::harness::HarnessAdapter;
 use polar_types::{Known, Slots};
@@ -160,7 +162,8 @@ pub(crate) async fn providers(
         },
     };
     let config = LocalConfig { isolation, ..LocalConfig::new(node_id, state) };
-    Ok(vec![Arc::new(LocalProvider::new(config)?)])
+    let docker = DockerProvider::new(DockerConfig::new(node_id, state));
+    Ok(vec![Arc::new(LocalProvider::new(config)?), Arc::new(docker)])
 }
 
 /// Why bubblewrap does not work here; `None` when it does.
