@@ -336,15 +336,36 @@ pub(crate) enum Harness {
         #[arg(value_name = "NAME|PATH")]
         name: String,
     },
-    /// Run an adapter's CLI against the simulator and say what was found.
-    Check {
-        /// Adapter name, or path of an adapter YAML.
-        #[arg(value_name = "NAME|PATH")]
-        name: String,
-        /// How the sandbox is isolated.
-        #[arg(long, value_enum, default_value_t = Isolation::Auto, value_name = "HOW")]
-        local_isolation: Isolation,
-    },
+    /// Run an adapter's CLI once on a tiny task and say what works.
+    ///
+    /// Against the simulator, unless an engine is given.
+    Check(HarnessCheck),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct HarnessCheck {
+    /// Adapter name, or path of an adapter YAML.
+    #[arg(value_name = "NAME|PATH")]
+    pub(crate) name: String,
+
+    #[command(flatten)]
+    pub(crate) engine: EngineArgs,
+
+    /// Command line, for the `shell` harness.
+    #[arg(long, value_name = "COMMAND")]
+    pub(crate) command: Option<String>,
+
+    /// Model name the harness is told.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) model: Option<String>,
+
+    /// Longest run, in seconds.
+    #[arg(long, default_value_t = 120.0, value_name = "SECONDS")]
+    pub(crate) timeout: f64,
+
+    /// How the sandbox is isolated.
+    #[arg(long, value_enum, default_value_t = Isolation::Auto, value_name = "HOW")]
+    pub(crate) local_isolation: Isolation,
 }
 
 #[derive(Debug, Args)]

@@ -1,6 +1,7 @@
 //! `polar harness list|install|check`.
 
-use crate::args::{Harness, Isolation};
+use crate::args::Harness;
+use crate::commands::harness_check;
 use crate::{display, paths};
 use anyhow::Result;
 use polar_session::harness::{HarnessAdapter, Installer};
@@ -12,7 +13,7 @@ pub(crate) async fn harness(command: Harness) -> Result<()> {
     match command {
         Harness::List { json } => list(json),
         Harness::Install { name } => install(&name).await,
-        Harness::Check { name, local_isolation } => check(&name, local_isolation).await,
+        Harness::Check(args) => harness_check::check(args).await,
     }
 }
 
@@ -73,10 +74,5 @@ async fn install(name: &str) -> Result<()> {
         )?,
         None => writeln!(out, "{} needs no installation", adapter.name)?,
     }
-    Ok(())
-}
-
-async fn check(name: &str, isolation: Isolation) -> Result<()> {
-    let _ = (adapter(name)?, isolation);
     Ok(())
 }
