@@ -9,7 +9,7 @@ mod hermes;
 mod reasoning;
 mod stream;
 
-pub(crate) use stream::{CallPart, Delta, StreamParser};
+pub(crate) use stream::{Delta, StreamParser};
 
 use serde::Serialize;
 

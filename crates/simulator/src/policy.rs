@@ -2,6 +2,34 @@
 //!
 //! A policy is YAML. The first rule whose conditions all hold gives the reply; without
 //! one the default does. A policy has no state: everything it knows is in the request.
+//!
+//! ```yaml
+//! name: weather
+//! rules:
+//!   - name: look it up
+//!     when:                              # all must hold; all may be left out
+//!       model: qwen                      # a bare string is `contains`
+//!       tools: [get_weather]             # all on offer
+//!       last_role: user
+//!       last: {contains: [weather], lacks: joke, matches: 'in (?P<city>\w+)'}
+//!       tool_result: sunny               # any result since the last assistant turn
+//!       system: agent                    # any system message
+//!       instruction: weather             # the first user message
+//!       any_message: weather             # the latest message that matches
+//!       assistant_turns: {max: 3}        # or a number
+//!       messages: [{role: tool, text: error, count: {min: 2}}]
+//!     reply:                             # or `alternatives`, a list chosen from by seed
+//!       reasoning: They ask about {{ captures.city }}.
+//!       text: One moment.
+//!       tool_calls: [{name: get_weather, arguments: {city: "{{ captures.city }}"}}]
+//!   - name: a broken call
+//!     when: {last: break}
+//!     reply: {raw: "<tool_call>\n{oops", finish: length}
+//!   - name: an overloaded engine
+//!     when: {last: overload}
+//!     fault: status=429,retry_after=1
+//! default: {text: "{{ turns }} turns so far; you said {{ last }}", spelling: bytewise}
+//! ```
 
 mod condition;
 mod conversation;
@@ -170,6 +198,19 @@ mod tests {
             assert_eq!(shipped_policy(name).unwrap().name, name);
         }
         assert_eq!(Policy::default().name, "echo");
+    }
+
+    #[test]
+    fn the_documented_policy_is_one() {
+        let source = include_str!("policy.rs");
+        let documented = source.split("```").nth(1).unwrap().replace("//! ", "").replace("//!", "");
+        let policy = Policy::from_yaml(documented.strip_prefix("yaml").unwrap()).unwrap();
+        let tools = json!([{"type": "function", "function": {"name": "get_weather"}}]);
+        let asked = json!([{"role": "user", "content": "break"}]);
+        assert_eq!(
+            decide(&policy, &asked, &tools, 0).reply.raw.as_deref(),
+            Some("<tool_call>\n{oops")
+        );
     }
 
     #[test]

@@ -70,8 +70,10 @@ pub(crate) fn content_text(content: Option<&Value>) -> Option<String> {
     }
 }
 
+/// Text of a part that has any.
 fn part_text(part: &Value) -> Option<&str> {
-    part.as_str().or_else(|| part.get("text")?.as_str())
+    let text = part.as_str().or_else(|| part.get("text")?.as_str());
+    text.filter(|text| !text.is_empty())
 }
 
 fn prepare_message(message: &Value) -> Value {
@@ -94,8 +96,8 @@ fn prepare_message(message: &Value) -> Value {
                 let calls = calls.iter().map(prepare_call).collect();
                 prepared.insert("tool_calls".to_owned(), calls);
             }
-            let given = |key: &str| message.get(key).filter(|reasoning| !reasoning.is_null());
-            if let Some(reasoning) = given("reasoning").or_else(|| given("reasoning_content")) {
+            // Templates know it by either name.
+            if let Some(reasoning) = message.get("reasoning").filter(|r| !r.is_null()) {
                 prepared.insert("reasoning".to_owned(), reasoning.clone());
                 prepared.insert("reasoning_content".to_owned(), reasoning.clone());
             }
@@ -205,7 +207,7 @@ mod tests {
                     {"type": "text", "text": "Rules."},
                 ]},
                 {"role": "user", "content": "q"},
-                {"role": "assistant", "reasoning": null, "reasoning_content": "by the other name", "tool_calls": [
+                {"role": "assistant", "reasoning": "hm", "tool_calls": [
                     {"type": "function", "function": {"name": "f", "arguments": arguments}},
                 ]},
             ])
@@ -213,7 +215,7 @@ mod tests {
         for broken in [json!("{\"a\": "), json!("[1]"), json!("7"), json!(""), json!(null)] {
             let text = render(&call(broken), None, &json!({}));
             assert!(text.starts_with("<|im_start|>system\nRules.<|im_end|>"), "{text}");
-            let turn = "assistant\n<think>\nby the other name\n</think>\n\n<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call><|im_end|>";
+            let turn = "assistant\n<think>\nhm\n</think>\n\n<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call><|im_end|>";
             assert!(text.contains(turn), "{text}");
         }
         let text = render(&call(json!({"a": 1})), None, &json!({}));

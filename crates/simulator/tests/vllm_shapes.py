@@ -116,6 +116,45 @@ CASES = {
     "bad_temperature": chat(temperature=-1),
 }
 
+
+
+def called(arguments, **fields):
+    function = {"name": "get_weather", "arguments": arguments}
+    return {"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": function}], **fields}
+
+
+# Conversations whose prompt ids must be equal when tokenizer and template are the same.
+RESULT = {"role": "tool", "tool_call_id": "c", "content": "sunny"}
+CONVERSATIONS = {
+    "plain": {"messages": [{"role": "system", "content": "Be brief."}, *HELLO]},
+    "developer": {"messages": [{"role": "developer", "content": "Be brief."}, *HELLO]},
+    "parts": {"messages": [{"role": "user", "content": [{"type": "text", "text": t} for t in ("a", " b\n", "")]}]},
+    "billing": {"messages": [
+        {"role": "system", "content": [{"type": "text", "text": "x-anthropic-billing-header: v=1;"}, {"type": "text", "text": "Rules."}]},
+        *HELLO,
+    ]},
+    "unicode": {"messages": [{"role": "user", "content": "Ünïcödé 漢字 🎉 e\u0301 \u00a0\u200b ﬁ <|im_end|> <think> \t\r\n"}]},
+    "tool": {"messages": HELLO, "tools": [TOOL]},
+    "bare_tool": {"messages": HELLO, "tools": [{"type": "function", "function": {"name": "f"}, "x_extra": 1}]},
+    "floats": {"messages": HELLO, "tools": [{"type": "function", "function": {
+        "name": "f", "description": "<a> & \u2028 \"b\"",
+        "parameters": {"b": 1, "a": [1.0, 2.5, 1e-7, 1e22, 123456789012345678, -0.0, True, None, {}]},
+    }}]},
+    "call": {"messages": [*HELLO, called('{"city":"Oslo","n":1e-7}', content=None, reasoning="\nhm\n"), RESULT], "tools": [TOOL]},
+    "call_and_text": {"messages": [*HELLO, called("{}", content="\n\nLook.\n", reasoning_content="hm"), RESULT, RESULT], "tools": [TOOL]},
+    "broken_call": {"messages": [*HELLO, called('{"city": '), RESULT, called("[1]"), RESULT, called(""), RESULT], "tools": [TOOL]},
+    "old_reasoning": {"messages": [*HELLO, {"role": "assistant", "content": "a", "reasoning": "r"}, *HELLO]},
+    "kept_reasoning": {
+        "messages": [*HELLO, {"role": "assistant", "content": "a", "reasoning": "r"}, *HELLO],
+        "chat_template_kwargs": {"keep_reasoning": True, "enable_thinking": False},
+    },
+    "continued": {
+        "messages": [*HELLO, {"role": "assistant", "content": "Sure, the"}],
+        "add_generation_prompt": False, "continue_final_message": True,
+    },
+    "empty": {"messages": [{"role": "user", "content": ""}, {"role": "assistant", "content": ""}, *HELLO]},
+}
+
 # Fields that a random model fills differently from a scripted one.
 SAMPLED = {"finish_reason", "stop_reason"}
 # Values that must be equal, wherever they stand.
@@ -287,6 +326,11 @@ def main():
             for base, (status, reply) in zip(bases, replies):
                 print(base, status, json.dumps(reply, ensure_ascii=False))
         differences += compare(name, body, *replies, same_model)
+    for name, body in CONVERSATIONS.items() if same_model and not arguments.only else ():
+        prompts = [json.loads(call(base, "POST", "/tokenize", body)[1]) for base in bases]
+        if prompts[0].get("tokens") != prompts[1].get("tokens"):
+            texts = [call(base, "POST", "/detokenize", {"tokens": p.get("tokens", [])})[1] for base, p in zip(bases, prompts)]
+            differences.append(f"prompt of {name!r}: {texts[0]}, but {texts[1]} in the candidate")
     print(f"{len(CASES)} requests, same tokenizer: {'yes' if same_model else 'no'}, {len(differences)} differences")
     for difference in differences:
         print("-", difference)

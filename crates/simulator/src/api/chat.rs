@@ -29,7 +29,8 @@ pub(super) async fn chat(
 ) -> Result<Response, ApiError> {
     let body = body(&headers, &bytes)?;
     let number = simulator.arrived(&uri, &headers, &body);
-    let (sampling, chat): (SamplingFields, ChatFields) = (fields(&body)?, fields(&body)?);
+    let (sampling, mut chat): (SamplingFields, ChatFields) = (fields(&body)?, fields(&body)?);
+    chat.accept_reasoning_content();
     sampling.check()?;
     chat.check()?;
     simulator.check_model(sampling.model.as_deref())?;

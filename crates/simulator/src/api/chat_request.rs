@@ -226,6 +226,19 @@ impl ChatFields {
         }
     }
 
+    /// Takes reasoning under its older name too. `/tokenize` doesn't.
+    pub(super) fn accept_reasoning_content(&mut self) {
+        let messages = self.messages.as_mut().and_then(Value::as_array_mut);
+        for message in messages.into_iter().flatten().filter_map(Value::as_object_mut) {
+            let older = message.remove("reasoning_content").filter(|older| !older.is_null());
+            if let Some(older) = older
+                && message.get("reasoning").is_none_or(Value::is_null)
+            {
+                message.insert("reasoning".to_owned(), older);
+            }
+        }
+    }
+
     /// What the template is told: the server's `defaults` under the request's own.
     pub(super) fn template_options(&self, defaults: &Map<String, Value>) -> Map<String, Value> {
         let mut options = defaults.clone();

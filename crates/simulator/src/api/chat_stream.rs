@@ -5,7 +5,7 @@ use super::chat_reply::{ReasoningCounter, call_id};
 use super::generation::{Generation, without_nulls};
 use super::logprobs::{ChatLogprobs, ScorerState};
 use crate::fault::Fault;
-use crate::parsing::{CallPart, Delta, StreamParser};
+use crate::parsing::{Delta, StreamParser};
 use crate::sampling::{Batch, Broken, Player};
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
@@ -13,7 +13,7 @@ use bytes::Bytes;
 use futures_util::stream;
 use http::{HeaderName, HeaderValue, header};
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value};
 use std::collections::VecDeque;
 use std::io;
 use std::time::Duration;
@@ -334,16 +334,18 @@ impl Streaming {
 
 fn shown_delta(generation: &Generation, view: &ChatView, index: usize, delta: Delta) -> ChunkDelta {
     let calls = delta.calls.into_iter().filter(|call| !view.single_call || call.index == 0);
-    let calls = calls.map(|call| match call.part {
-        CallPart::Name(name) => json!({
-            "id": call_id(generation, index, call.index),
-            "type": "function",
-            "index": call.index,
-            "function": {"name": name},
-        }),
-        CallPart::Arguments(text) => {
-            json!({"index": call.index, "function": {"arguments": text}})
+    let calls = calls.map(|call| {
+        let mut shown = Map::new();
+        if call.name.is_some() {
+            shown.insert("id".to_owned(), call_id(generation, index, call.index).into());
+            shown.insert("type".to_owned(), "function".into());
         }
+        shown.insert("index".to_owned(), call.index.into());
+        let function = [("name", call.name), ("arguments", call.arguments)];
+        let function =
+            function.into_iter().filter_map(|(key, text)| Some((key.to_owned(), text?.into())));
+        shown.insert("function".to_owned(), Value::Object(function.collect()));
+        Value::Object(shown)
     });
     ChunkDelta {
         role: None,

@@ -13,18 +13,12 @@ pub(crate) struct Delta {
     pub calls: Vec<CallDelta>,
 }
 
-/// A fragment of one tool call.
+/// A fragment of one tool call: the name comes first, then the arguments in pieces.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CallDelta {
     pub index: usize,
-    pub part: CallPart,
-}
-
-/// The name comes first, then the arguments in fragments.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum CallPart {
-    Name(String),
-    Arguments(String),
+    pub name: Option<String>,
+    pub arguments: Option<String>,
 }
 
 /// Parses one reply step by step.
@@ -58,6 +52,9 @@ impl StreamParser {
         let mut delta = Delta::default();
         let mut input = std::mem::take(&mut self.held);
         input.push_str(text);
+        if matches!(self.phase, Phase::Reasoning) {
+            input = once_ended(&input);
+        }
         let mut rest = input.as_str();
         while !rest.is_empty() {
             rest = match &mut self.phase {
@@ -74,12 +71,12 @@ impl StreamParser {
                     };
                     let index = self.calls - 1;
                     let progress = call.push(body, after.is_some());
-                    let parts = [
-                        progress.name.map(CallPart::Name),
-                        progress.arguments.map(CallPart::Arguments),
-                    ];
-                    let parts = parts.into_iter().flatten();
-                    delta.calls.extend(parts.map(|part| CallDelta { index, part }));
+                    if let Some(name) = progress.name {
+                        delta.calls.push(CallDelta { index, name: Some(name), arguments: None });
+                    }
+                    if let Some(text) = progress.arguments {
+                        delta.calls.push(CallDelta { index, name: None, arguments: Some(text) });
+                    }
                     match after {
                         Some(after) => {
                             self.phase = Phase::AfterCall;
@@ -97,6 +94,13 @@ impl StreamParser {
                     }
                 },
             };
+        }
+        if finished
+            && let Some(last) = delta.calls.last_mut()
+            && last.arguments.is_none()
+        {
+            // A call that ends with its name has no arguments.
+            last.arguments = Some("{}".to_owned());
         }
         if !delta.calls.is_empty() && delta.content.is_none() {
             delta.content = Some(None);
@@ -148,6 +152,20 @@ impl StreamParser {
     }
 }
 
+/// The text of the step that ends the reasoning, without further ends in the same step.
+/// Later ones are content: the parser that would drop them no longer looks.
+fn once_ended(text: &str) -> String {
+    let ends =
+        [THINK_END, TOOL_CALL].iter().filter_map(|mark| text.find(mark).map(|at| (at, *mark)));
+    match ends.min() {
+        Some((at, mark)) => {
+            let (kept, rest) = text.split_at(at + mark.len());
+            format!("{kept}{}", rest.replace(THINK_END, ""))
+        }
+        None => text.to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::{Call, Parsed, parse};
@@ -164,13 +182,11 @@ mod tests {
                 folded.reasoning.get_or_insert_default().push_str(&reasoning);
             }
             for call in delta.calls {
-                match call.part {
-                    CallPart::Name(name) => {
-                        assert_eq!(call.index, folded.calls.len());
-                        folded.calls.push(Call { name, arguments: String::new() });
-                    }
-                    CallPart::Arguments(text) => folded.calls[call.index].arguments.push_str(&text),
+                if let Some(name) = call.name {
+                    assert_eq!(call.index, folded.calls.len());
+                    folded.calls.push(Call { name, arguments: String::new() });
                 }
+                folded.calls[call.index].arguments.push_str(&call.arguments.unwrap_or_default());
             }
         }
         folded
@@ -218,12 +234,29 @@ mod tests {
         assert_eq!(parser.push("\n{\"name\": \"f", false), None);
         let named = parser.push("\", ", false).unwrap();
         assert_eq!(named.content, Some(None));
-        assert_eq!(named.calls[0].part, CallPart::Name("f".into()));
+        assert_eq!(named.calls[0].name.as_deref(), Some("f"));
         let arguments = parser.push("\"arguments\": {\"a\": b", false).unwrap();
-        assert_eq!(arguments.calls[0].part, CallPart::Arguments("{\"a\": b".into()));
+        assert_eq!(arguments.calls[0].arguments.as_deref(), Some("{\"a\": b"));
         let end = parser.push("}}\n</tool_call>", false).unwrap();
-        assert_eq!(end.calls[0].part, CallPart::Arguments("}".into()));
+        assert_eq!(end.calls[0].arguments.as_deref(), Some("}"));
         assert_eq!(parser.push("", true), None);
+    }
+
+    #[test]
+    fn a_second_end_of_reasoning_is_dropped_in_the_same_step_only() {
+        let content = |steps: &[&str]| {
+            let mut parser = StreamParser::new(Parsers { reasoning: true, tools: false });
+            fold(&mut parser, steps).content.unwrap()
+        };
+        assert_eq!(content(&["<think>a</think>b</think>c"]), "bc");
+        assert_eq!(content(&["<think>a</think>b", "</think>c"]), "b</think>c");
+    }
+
+    #[test]
+    fn a_call_cut_after_its_name_has_no_arguments() {
+        let mut parser = StreamParser::new(Parsers { reasoning: false, tools: true });
+        let delta = parser.push("<tool_call>\n{\"name\": \"f\"", true).unwrap();
+        assert_eq!(delta.calls[0].arguments.as_deref(), Some("{}"));
     }
 
     #[test]

@@ -214,6 +214,26 @@ async fn a_turn_extends_the_prompt_and_reply_before_it() {
 }
 
 #[tokio::test]
+async fn reasoning_comes_back_under_either_name() {
+    let client = start_with(POLICY).await;
+    let mut prompts = Vec::new();
+    for name in ["reasoning", "reasoning_content"] {
+        let messages = json!([{"role": "user", "content": "q"}, {"role": "assistant", "content": "a", name: "why"}]);
+        let body =
+            json!({"messages": messages, "return_token_ids": true, "return_prompt_text": true});
+        let reply = client.chat(&body).await;
+        assert!(
+            reply["prompt_text"]
+                .as_str()
+                .unwrap()
+                .contains("<think>\nwhy\n</think>\n\na<|im_end|>")
+        );
+        prompts.push(reply["prompt_token_ids"].clone());
+    }
+    assert_eq!(prompts[0], prompts[1]);
+}
+
+#[tokio::test]
 async fn own_ids_replace_the_rendered_prompt() {
     let client = start_with(POLICY).await;
     let own = Vocabulary::load().unwrap().encode("<|im_start|>user\nown<|im_end|>\n").unwrap();
