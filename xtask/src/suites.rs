@@ -25,6 +25,12 @@ pub(crate) const ALL: &[Suite] = &[
         run: clients,
     },
     Suite {
+        name: "wheel",
+        about: "pip install ./python gives the SDK, the launchers and the binary",
+        default: true,
+        run: wheel,
+    },
+    Suite {
         name: "clis",
         about: "the quick start: unmodified Pi and Claude Code repair a test",
         default: true,
@@ -112,7 +118,8 @@ fn rust() -> Result<Counts> {
 fn sdk() -> Result<Counts> {
     let polar = polar()?;
     let venv = python::venv("sdk", &["httpx>=0.25,<1", "pydantic>=2.5,<3"], &DEVELOPMENT)?;
-    let mut counts = venv.tool("ruff", &["check", "python"]).check()?;
+    let mut counts = venv.tool("ruff", &["check", "python", "tests/sdk"]).check()?;
+    counts.add(venv.tool("ruff", &["format", "--check", "python", "tests/sdk"]).check()?);
     let mypy = ["--config-file", "pyproject.toml"];
     counts.add(venv.tool("mypy", &mypy).within("python").check()?);
     let pytest = ["-m", "pytest", "-q", "python/tests", "-c", "python/pyproject.toml"];
@@ -132,6 +139,19 @@ fn clients() -> Result<Counts> {
     let polar = polar()?;
     let venv = python::venv("clients", &["--requirement", "tests/sdk/requirements.txt"], &[])?;
     venv.python(&["-m", "pytest", "-q", "tests/sdk"]).env("POLAR_BINARY", &polar).run()
+}
+
+/// With the profile of the other suites, whose build it goes on with.
+fn wheel() -> Result<Counts> {
+    let venv = python::venv("wheel", &["httpx>=0.25,<1", "pydantic>=2.5,<3"], &[])?;
+    let profile = "--config-settings=build-args=--profile dev";
+    let mut counts =
+        venv.python(&["-m", "pip", "install", "--quiet", "./python", profile]).check()?;
+    counts.add(venv.tool("polar", &["--version"]).check()?);
+    for module in ["polar", "polar.rollout_server", "polar.gateway"] {
+        counts.add(venv.python(&["-P", "-m", module, "--help"]).check()?);
+    }
+    Ok(counts)
 }
 
 fn clis() -> Result<Counts> {
