@@ -404,9 +404,25 @@ pub(crate) struct SimulateEngine {
     #[arg(long, default_value_t = 0, value_name = "MS")]
     pub(crate) first_token_ms: u64,
 
+    /// Tokens in each streamed chunk.
+    #[arg(long, default_value_t = 1, value_name = "TOKENS")]
+    pub(crate) tokens_per_chunk: usize,
+
     /// Context window, in tokens.
     #[arg(long, default_value_t = 131_072, value_name = "TOKENS")]
     pub(crate) context_window: usize,
+
+    /// Seed of whatever is left to chance.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) seed: u64,
+
+    /// Fault to have now and then, for example `status=503` or `cut_after=20`.
+    #[arg(long, value_name = "FAULT")]
+    pub(crate) fault: Option<polar_simulator::Fault>,
+
+    /// Share of requests that meet the fault.
+    #[arg(long, default_value_t = 1.0, value_name = "0..1", requires = "fault")]
+    pub(crate) fault_probability: f64,
 }
 
 #[cfg(test)]

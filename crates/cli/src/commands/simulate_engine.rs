@@ -3,7 +3,9 @@
 use crate::args::SimulateEngine;
 use crate::commands::serve::until_interrupted;
 use anyhow::{Context, Result};
-use polar_simulator::{Policy, SimulatorConfig, Speed, shipped_policies, shipped_policy};
+use polar_simulator::{
+    FaultChance, Policy, SimulatorConfig, Speed, shipped_policies, shipped_policy,
+};
 use std::io::Write as _;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -17,8 +19,10 @@ pub(crate) async fn simulate_engine(args: SimulateEngine) -> Result<()> {
         speed: Speed {
             first_token: Duration::from_millis(args.first_token_ms),
             tokens_per_second: args.tokens_per_second,
-            ..Speed::default()
+            tokens_per_chunk: args.tokens_per_chunk,
         },
+        seed: args.seed,
+        fault: args.fault.map(|fault| FaultChance { fault, probability: args.fault_probability }),
         ..SimulatorConfig::default()
     };
     let simulator = polar_simulator::serve(config).await?;
