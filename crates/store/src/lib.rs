@@ -81,7 +81,8 @@ pub trait TaskStore: Send + Sync + 'static {
     ) -> Result<Vec<SessionId>, StoreError>;
 
     /// Ends what is past its deadline: leases not renewed, sessions held longer than their
-    /// budgets allow, sessions that no node took. Forgets nodes not heard of for long.
+    /// budgets allow, sessions that no node took. Wakes nodes for sessions whose pause before
+    /// another attempt is over, and forgets nodes not heard of for long.
     async fn expire(&self, now: Timestamp) -> Result<Expired, StoreError>;
 
     /// Gives every live lease a fresh term. Called when a server starts, so that the time
@@ -143,6 +144,11 @@ pub struct Limits {
     pub overdue_slack: Duration,
     /// How long a session may wait for a node.
     pub queue_limit: Duration,
+    /// Pause before a failed attempt is tried again; four times as long after each further
+    /// one, so that an engine that is down does not use up all attempts at once.
+    pub retry_pause: Duration,
+    /// Longest such pause.
+    pub longest_retry_pause: Duration,
 }
 
 impl Default for Limits {
@@ -152,6 +158,8 @@ impl Default for Limits {
             cancel_grace: Duration::from_secs(120),
             overdue_slack: Duration::from_secs(3600),
             queue_limit: Duration::from_secs(7 * 24 * 3600),
+            retry_pause: Duration::from_secs(5),
+            longest_retry_pause: Duration::from_secs(300),
         }
     }
 }

@@ -63,8 +63,8 @@ pub(crate) struct Verdict {
 
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Next {
-    /// Queued for another attempt, for this reason.
-    Again { because: String },
+    /// Queued for another attempt, for this reason; after a pause when waiting may help.
+    Again { because: String, paused: bool },
     /// Nothing more.
     End(Outcome),
 }
@@ -77,7 +77,7 @@ pub(crate) fn after_report(standing: Standing, outcome: &Outcome) -> Verdict {
         Outcome::Failed { message, .. }
             if outcome.is_retryable() && spent < standing.max_attempts =>
         {
-            Next::Again { because: message.clone() }
+            Next::Again { because: message.clone(), paused: true }
         }
         _ => Next::End(outcome.clone()),
     };
@@ -92,7 +92,8 @@ pub(crate) fn after_loss(standing: Standing, loss: Loss) -> Verdict {
     let next = if standing.cancel_requested {
         Next::End(Outcome::Cancelled)
     } else if spent < standing.max_attempts {
-        Next::Again { because: loss.in_words().to_owned() }
+        // The node was at fault, and another one may take it now.
+        Next::Again { because: loss.in_words().to_owned(), paused: false }
     } else {
         Next::End(lost_for_good(loss, spent))
     };
@@ -158,6 +159,12 @@ pub(crate) fn waiting_for_node(runtime: &str) -> String {
 /// What a session waits for after an attempt that does not count as its end.
 pub(crate) fn waiting_for_retry(verdict: &Verdict, max_attempts: u32, because: &str) -> String {
     format!("a node, for attempt {} of {max_attempts}: {because}", verdict.spent + 1)
+}
+
+/// How long to wait before the next attempt, when so many are spent.
+pub(crate) fn retry_pause(spent: u32, limits: &Limits) -> Duration {
+    let factor = 4_u32.saturating_pow(spent.saturating_sub(1));
+    limits.retry_pause.saturating_mul(factor).min(limits.longest_retry_pause)
 }
 
 /// How long a node may hold a session at most.

@@ -9,6 +9,7 @@
 mod access;
 mod blobs;
 mod callbacks;
+mod crash;
 mod events;
 mod leases;
 mod refusals;

@@ -97,6 +97,37 @@ impl Fixture {
         self.server.take().unwrap().shutdown().await;
     }
 
+    /// Talks to another process's server from now on.
+    pub(crate) fn point_to(&mut self, url: String) {
+        self.url = url;
+    }
+
+    /// `None` when the server is gone.
+    pub(crate) async fn try_post(&self, path: &str, body: &impl Serialize) -> Option<Value> {
+        let answer = self.request(Method::POST, path).json(body).send().await.ok()?;
+        let status = answer.status();
+        let value = answer.json().await.ok()?;
+        assert!(status.is_success(), "{status}: {value}");
+        Some(value)
+    }
+
+    /// One session; `None` when the server is gone.
+    pub(crate) async fn try_lease(&self, node: &str) -> Option<Lease> {
+        let ask = LeaseRequest { node: node_info(node, "boot-1"), free: 1, wait_seconds: 10.0 };
+        let answer = self.try_post(&format!("/api/nodes/{node}/lease"), &ask).await?;
+        serde_json::from_value::<LeaseResponse>(answer).unwrap().leases.pop()
+    }
+
+    /// `None` when the server is gone.
+    pub(crate) async fn try_upload(&self, name: &str, text: String) -> Option<Artifact> {
+        let sha256 = hex::encode(Sha256::digest(&text));
+        let size = text.len() as u64;
+        let put = self.request(Method::PUT, &format!("/api/blobs/{sha256}")).body(text);
+        let answer = put.send().await.ok()?;
+        assert!(answer.status().is_success(), "{}", answer.status());
+        Some(Artifact { name: name.to_owned(), sha256, size })
+    }
+
     pub(crate) fn url(&self, path: &str) -> String {
         format!("{}{path}", self.url)
     }

@@ -44,6 +44,7 @@ impl State {
                 spent: 0,
                 lease: None,
                 deadline_at: plus(now, limits.queue_limit),
+                available_at: None,
                 outcome: None,
                 reward: None,
                 created_at: now,
@@ -115,7 +116,8 @@ impl State {
         }
         self.note_node(node, now);
         let mut queue = Vec::new();
-        for session in self.sessions.values().filter(|s| s.status == SessionStatus::Queued) {
+        let queued = self.sessions.values().filter(|s| s.status == SessionStatus::Queued);
+        for session in queued.filter(|s| s.available_at.is_none_or(|at| at <= now)) {
             let spec = &self.find_task(&session.task)?.spec;
             if node.runtimes.iter().any(|r| r == spec.runtime.kind.as_str()) {
                 let rank = (std::cmp::Reverse(spec.priority), session.ordinal);
@@ -158,6 +160,7 @@ impl State {
             boot_id: node.boot_id.clone(),
             expires_at: plus(now, limits.lease_ttl),
         });
+        session.available_at = None;
         session.deadline_at = plus(now, longest_hold(&task.budgets, limits));
         session.updated_at = now;
         let sample_index = session.sample_index;
@@ -277,6 +280,12 @@ impl State {
                 expired.requeued.push(id);
             }
         }
+        for session in self.sessions.values_mut() {
+            if session.available_at.is_some_and(|at| at <= now) {
+                session.available_at = None;
+                self.stored.queued = true;
+            }
+        }
         let silent_since = now.saturating_sub(plus(0, rules::NODE_MEMORY));
         let forgotten: Vec<_> = self
             .nodes
@@ -327,7 +336,7 @@ impl State {
     ) {
         match &verdict.next {
             Next::End(outcome) => self.end(id, outcome, reward, now),
-            Next::Again { because } => {
+            Next::Again { because, paused } => {
                 let Some(session) = self.sessions.get_mut(id) else { return };
                 let (task, attempt) = (session.task.clone(), session.attempts.len() as u32);
                 let data = rules::session_requeued(attempt, &session.holder(), because);
@@ -337,6 +346,8 @@ impl State {
                 session.spent = verdict.spent;
                 session.lease = None;
                 session.deadline_at = plus(now, limits.queue_limit);
+                let pause = rules::retry_pause(verdict.spent, limits);
+                session.available_at = paused.then(|| plus(now, pause));
                 session.updated_at = now;
                 self.append(now, EventKind::SessionStatus, &task, Some(id), data);
                 self.stored.queued = true;
@@ -349,6 +360,7 @@ impl State {
         let node = session.lease.take().map(|held| held.node);
         session.status = outcome.status();
         session.waiting_for = None;
+        session.available_at = None;
         session.outcome = Some(outcome.clone());
         session.reward = reward;
         session.updated_at = now;

@@ -48,6 +48,7 @@ pub(super) struct Session {
     pub(super) spent: u32,
     pub(super) lease: Option<Holder>,
     pub(super) deadline_at: i64,
+    pub(super) available_at: Option<i64>,
     pub(super) outcome: Option<Outcome>,
     pub(super) reward: Option<f64>,
     pub(super) created_at: i64,

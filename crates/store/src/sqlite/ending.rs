@@ -177,6 +177,7 @@ impl Write for Expire {
                 expired.requeued.push(session.session_id);
             }
         }
+        self.end_pauses(work).await?;
         self.forget_nodes(work).await?;
         Ok(expired)
     }
@@ -193,6 +194,16 @@ impl Expire {
         let unrenewed = session.expires_at.is_some_and(|at| at <= self.now);
         let loss = if unrenewed { Loss::LeaseExpired } else { Loss::Overdue };
         lose(work, session, loss, self.now).await
+    }
+
+    async fn end_pauses(&self, work: &mut Work<'_>) -> Result<(), StoreError> {
+        let over = sqlx::query("UPDATE session SET available_at = NULL WHERE available_at <= $1")
+            .bind(self.now)
+            .execute(&mut *work.db)
+            .await
+            .map_err(backend)?;
+        work.stored.queued |= over.rows_affected() > 0;
+        Ok(())
     }
 
     async fn forget_nodes(&self, work: &mut Work<'_>) -> Result<(), StoreError> {
@@ -239,7 +250,11 @@ async fn conclude(
     now: i64,
 ) -> Result<(), StoreError> {
     match &verdict.next {
-        Next::Again { because } => requeue(work, session, verdict, because, now).await,
+        Next::Again { because, paused } => {
+            let pause = rules::retry_pause(verdict.spent, work.limits);
+            let available_at = paused.then(|| plus(now, pause));
+            requeue(work, session, verdict, because, available_at, now).await
+        }
         Next::End(outcome) => end(work, session, outcome, reward, now).await,
     }
 }
@@ -249,19 +264,22 @@ async fn requeue(
     session: &SessionRow,
     verdict: &Verdict,
     because: &str,
+    available_at: Option<i64>,
     now: i64,
 ) -> Result<(), StoreError> {
     let standing = &session.standing;
     let waiting = rules::waiting_for_retry(verdict, standing.max_attempts, because);
     sqlx::query(
         "UPDATE session SET status = 'queued', waiting_for = $2, spent = $3, node_id = NULL,
-             boot_id = NULL, expires_at = NULL, deadline_at = $4, updated_at = $5
+             boot_id = NULL, expires_at = NULL, deadline_at = $4, available_at = $5,
+             updated_at = $6
          WHERE session_id = $1",
     )
     .bind(session.session_id.as_str())
     .bind(waiting)
     .bind(i64::from(verdict.spent))
     .bind(plus(now, work.limits.queue_limit))
+    .bind(available_at)
     .bind(now)
     .execute(&mut *work.db)
     .await
@@ -286,7 +304,7 @@ pub(super) async fn end(
     sqlx::query(
         "UPDATE session SET status = $2, outcome = $3, reward = $4, waiting_for = NULL,
              node_id = NULL, boot_id = NULL, expires_at = NULL, deadline_at = NULL,
-             updated_at = $5
+             available_at = NULL, updated_at = $5
          WHERE session_id = $1",
     )
     .bind(id)

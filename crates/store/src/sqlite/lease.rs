@@ -76,6 +76,7 @@ impl Claim {
         for runtime in &self.node.runtimes {
             runtimes.push_bind(runtime);
         }
+        select.push(") AND (available_at IS NULL OR available_at <= ").push_bind(self.now);
         select.push(") ORDER BY priority DESC, ordinal LIMIT ").push_bind(i64::from(self.free));
         let rows = select.build().fetch_all(&mut *work.db).await.map_err(backend)?;
         rows.iter().map(|row| Ok((get(row, "session_id")?, get(row, "task_id")?))).collect()
@@ -98,7 +99,7 @@ impl Claim {
         let row = sqlx::query(
             "UPDATE session SET status = 'preparing', waiting_for = NULL, attempt = attempt + 1,
                  epoch = epoch + 1, node_id = $2, boot_id = $3, expires_at = $4,
-                 deadline_at = $5, updated_at = $6
+                 deadline_at = $5, available_at = NULL, updated_at = $6
              WHERE session_id = $1
              RETURNING session_id, group_id, attempt, epoch, sample_index",
         )

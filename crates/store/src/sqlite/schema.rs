@@ -10,7 +10,7 @@ use std::path::Path;
 
 /// One script per version, applied in order, each in a transaction of its own. A script
 /// that has been released is never changed; a new version adds one.
-const VERSIONS: [&str; 1] = [VERSION_1];
+const VERSIONS: [&str; 2] = [VERSION_1, VERSION_2];
 
 const VERSION_1: &str = "
 CREATE TABLE counter (
@@ -114,6 +114,12 @@ CREATE TABLE node (
 );
 ";
 
+/// A queued session is not handed out before `available_at`.
+const VERSION_2: &str = "
+ALTER TABLE session ADD COLUMN available_at BIGINT;
+CREATE INDEX session_available ON session (available_at);
+";
+
 /// Brings the file to the newest version; refuses one that is newer still.
 pub(super) async fn migrate(db: &mut SqliteConnection, path: &Path) -> Result<(), StoreError> {
     sqlx::raw_sql("CREATE TABLE IF NOT EXISTS schema_version (version BIGINT NOT NULL)")
@@ -140,4 +146,36 @@ pub(super) async fn migrate(db: &mut SqliteConnection, path: &Path) -> Result<()
         step.commit().await.map_err(backend)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_file_of_any_older_version_becomes_one_of_this_and_keeps_its_rows() {
+        for old in 1..VERSIONS.len() {
+            let mut db = SqliteConnection::connect("sqlite::memory:").await.unwrap();
+            let setup = "CREATE TABLE schema_version (version BIGINT NOT NULL)";
+            sqlx::raw_sql(setup).execute(&mut db).await.unwrap();
+            for (script, version) in VERSIONS[..old].iter().zip(1_i64..) {
+                sqlx::raw_sql(*script).execute(&mut db).await.unwrap();
+                let noted = sqlx::query("INSERT INTO schema_version VALUES ($1)").bind(version);
+                noted.execute(&mut db).await.unwrap();
+            }
+            let row = "INSERT INTO event VALUES (1, 0, 'task.created', 't', NULL, '{}')";
+            sqlx::raw_sql(row).execute(&mut db).await.unwrap();
+            for _ in 0..2 {
+                migrate(&mut db, Path::new("x")).await.unwrap();
+                let newest: i64 = sqlx::query_scalar("SELECT MAX(version) FROM schema_version")
+                    .fetch_one(&mut db)
+                    .await
+                    .unwrap();
+                assert_eq!(newest, VERSIONS.len() as i64);
+            }
+            let rows = "SELECT COUNT(*) FROM event, (SELECT COUNT(available_at) FROM session)";
+            let rows: i64 = sqlx::query_scalar(rows).fetch_one(&mut db).await.unwrap();
+            assert_eq!(rows, 1);
+        }
+    }
 }

@@ -38,6 +38,7 @@ on_every_store!(
     promise_5_a_session_has_one_holder,
     promise_5_a_result_is_accepted_once,
     failures_of_the_infrastructure_are_tried_again_and_others_are_not,
+    a_failed_attempt_is_tried_again_after_ever_longer_pauses,
     promise_6_every_lost_session_ends_after_its_last_attempt,
     promise_6_a_session_that_no_node_takes_ends,
     promise_6_a_session_held_for_too_long_is_taken_away,
@@ -176,9 +177,9 @@ async fn failures_of_the_infrastructure_are_tried_again_and_others_are_not(store
         let session = store.session(&lease.session_id).await.unwrap();
         assert_eq!(session.status, expected, "{outcome:?}");
         if expected == SessionStatus::Queued {
-            let again = store.claim(&node("n1"), 1, at(2)).await.unwrap().remove(0);
+            let again = store.claim(&node("n1"), 1, at(6)).await.unwrap().remove(0);
             assert_eq!(again.attempt, 2);
-            store.complete(&report(&again, outcome), at(3)).await.unwrap();
+            store.complete(&report(&again, outcome), at(7)).await.unwrap();
             let session = store.session(&lease.session_id).await.unwrap();
             assert_eq!(session.status, SessionStatus::Failed);
         }
@@ -187,6 +188,28 @@ async fn failures_of_the_infrastructure_are_tried_again_and_others_are_not(store
         let wanted = if with_trajectory { TaskStatus::Completed } else { TaskStatus::Failed };
         assert_eq!(ended, wanted);
     }
+}
+
+async fn a_failed_attempt_is_tried_again_after_ever_longer_pauses(store: &dyn TaskStore) {
+    store.submit(vec![task("t", json!({ "max_attempts": 5 }))], at(0)).await.unwrap();
+    let mut now = 0;
+    for pause in [5, 20, 30, 30] {
+        let lease = store.claim(&node("n1"), 1, at(now)).await.unwrap().remove(0);
+        store.complete(&report(&lease, failure(Side::Engine)), at(now)).await.unwrap();
+        let work = store.signals().work();
+        store.expire(at(now + pause - 1)).await.unwrap();
+        assert!(store.claim(&node("n1"), 1, at(now + pause - 1)).await.unwrap().is_empty());
+        assert!(!work.has_changed().unwrap(), "nodes are woken in vain");
+        store.expire(at(now + pause)).await.unwrap();
+        assert!(work.has_changed().unwrap(), "nodes that wait are not woken");
+        now += pause;
+    }
+    // Another node may go on at once where the node was at fault.
+    store.claim(&node("n1"), 1, at(now)).await.unwrap();
+    store.submit(vec![task("u", json!({}))], at(now)).await.unwrap();
+    store.claim(&node("n1"), 1, at(now)).await.unwrap();
+    assert_eq!(store.expire(at(now + 60)).await.unwrap().requeued.len(), 1);
+    assert_eq!(store.claim(&node("n2"), 1, at(now + 60)).await.unwrap().len(), 1);
 }
 
 async fn promise_6_every_lost_session_ends_after_its_last_attempt(store: &dyn TaskStore) {

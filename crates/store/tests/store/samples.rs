@@ -15,6 +15,8 @@ pub(crate) const LIMITS: Limits = Limits {
     cancel_grace: Duration::from_secs(30),
     overdue_slack: Duration::from_secs(100),
     queue_limit: Duration::from_secs(10_000),
+    retry_pause: Duration::from_secs(5),
+    longest_retry_pause: Duration::from_secs(30),
 };
 
 /// Seconds a node may hold a session of the default budgets under [`LIMITS`].
