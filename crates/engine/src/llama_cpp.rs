@@ -67,7 +67,7 @@ impl Engine for LlamaCpp {
 
 impl LlamaCpp {
     fn body(&self, request: &Request) -> Map<String, Value> {
-        let mut body = chat_body(request, &self.info.model, false);
+        let mut body = chat_body(request, &self.info, false);
         // With none asked for, the sampled token's own logprob is left out as well.
         body.insert("top_logprobs".into(), 1.into());
         body.insert("verbose".into(), true.into());

@@ -11,6 +11,7 @@ use polar_types::ErrorClass;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::fmt;
+use std::time::Duration;
 
 /// What was found out about an engine.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -132,6 +133,9 @@ struct Generation {
     completion_tokens: u64,
 }
 
+/// Enough for an engine that compiles its kernels at the first request.
+const LONGEST_GENERATION: Duration = Duration::from_secs(600);
+
 /// Enough tokens to see a sequence, few enough for a slow engine.
 const TOKENS: u64 = 6;
 
@@ -199,6 +203,20 @@ impl Probe<'_> {
     }
 
     async fn generate(&self, name: &str, request: Request) -> Result<Generation, EngineError> {
+        match tokio::time::timeout(LONGEST_GENERATION, self.collect(name, request)).await {
+            Ok(generation) => generation,
+            Err(_) => Err(EngineError::new(
+                ErrorClass::Timeout,
+                format!(
+                    "the engine at {} accepts requests but gave no whole reply within {} s; check its log",
+                    self.info.url,
+                    LONGEST_GENERATION.as_secs()
+                ),
+            )),
+        }
+    }
+
+    async fn collect(&self, name: &str, request: Request) -> Result<Generation, EngineError> {
         let request_id = format!("polar-probe-{}", name.replace(' ', "-"));
         let mut stream = self.engine.generate(GenerateRequest { request, request_id }).await?;
         let mut generation = Generation::default();

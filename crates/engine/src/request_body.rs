@@ -1,5 +1,6 @@
 //! The body of a chat completion, before an adapter adds how its engine returns ids.
 
+use crate::EngineInfo;
 use polar_convo::{Request, chat_messages, chat_tools, encode_engine_chat};
 use serde_json::{Map, Value, json};
 
@@ -23,12 +24,22 @@ const POLARS_OWN: &[&str] = &[
 ];
 
 /// The request for the served model, with logprobs of the sampled tokens.
-pub(crate) fn chat_body(request: &Request, model: &str, stream: bool) -> Map<String, Value> {
+pub(crate) fn chat_body(request: &Request, info: &EngineInfo, stream: bool) -> Map<String, Value> {
     let mut body = encode_engine_chat(request);
     for name in POLARS_OWN {
         body.remove(*name);
     }
-    body.insert("model".into(), model.into());
+    body.insert("model".into(), info.model.as_str().into());
+    let most = request.sampling.max_tokens;
+    if most.is_some_and(|most| info.context_window.is_some_and(|window| most >= window)) {
+        // More than fits is as good as no limit, but refused; agents made for large models
+        // ask for it in every request.
+        body.remove("max_tokens");
+    }
+    if request.sampling.top_k.is_some_and(|k| k <= 0) {
+        // Both spellings mean all tokens, but SGLang refuses 0.
+        body.insert("top_k".into(), (-1).into());
+    }
     body.insert("stream".into(), stream.into());
     if stream {
         body.insert("stream_options".into(), json!({"include_usage": true}));

@@ -61,7 +61,7 @@ impl Engine for Sglang {
 
 impl Sglang {
     fn body(&self, request: &Request, request_id: &str) -> Map<String, Value> {
-        let mut body = chat_body(request, &self.info.model, request.stream);
+        let mut body = chat_body(request, &self.info, request.stream);
         body.insert("rid".into(), request_id.into());
         if request.stream {
             body.insert("return_input_ids_in_sglext".into(), true.into());

@@ -65,7 +65,7 @@ impl Engine for Vllm {
 
 impl Vllm {
     fn body(&self, request: &Request) -> Map<String, Value> {
-        let mut body = chat_body(request, &self.info.model, request.stream);
+        let mut body = chat_body(request, &self.info, request.stream);
         body.insert("return_token_ids".into(), true.into());
         if let Some(Value::Array(messages)) = body.get_mut("messages") {
             messages.iter_mut().for_each(name_reasoning_both_ways);

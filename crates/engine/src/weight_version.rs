@@ -45,6 +45,9 @@ impl VersionWatch {
             return;
         }
         let after = self.page.ask(&self.transport).await;
+        if self.before.is_none() && after.is_none() {
+            return;
+        }
         let version = if self.before == after { after } else { None };
         if self.before.is_some() && version.is_none() {
             end.extra.insert("weight_version_before".into(), json!(self.before));

@@ -169,6 +169,28 @@ async fn a_reply_that_takes_too_long_as_a_whole_ends() {
 }
 
 #[tokio::test]
+async fn an_engine_that_never_generates_does_not_hold_the_probe() {
+    let mut server = FakeEngine::start(|asked| match asked.path.as_str() {
+        "/v1/chat/completions" if asked.body["logit_bias"].get("-1").is_some() => {
+            Answer::Json(400, fixture("vllm/no_such_id.json"))
+        }
+        "/v1/chat/completions" => Answer::Silence,
+        _ => pages(asked),
+    })
+    .await;
+    let options = EngineOptions { timeouts: hours(), ..EngineOptions::default() };
+    let mut probe = Box::pin(polar_engine::connect(&server.url, options));
+    // The refusal that tells the vocabulary, then the generation.
+    until_asked(&server, &mut probe).await;
+    until_asked(&server, &mut probe).await;
+    tokio::time::pause();
+    let error = probe.await.err().unwrap();
+    tokio::time::resume();
+    assert!(error.to_string().contains("no whole reply within 600 s"), "{error}");
+    server.client_left().await;
+}
+
+#[tokio::test]
 async fn dropping_the_stream_closes_the_connection() {
     let (mut server, engine) = failing(Timeouts::default(), || Answer::Hang(without_end())).await;
     let mut stream = engine.generate(asked(true)).await.unwrap();

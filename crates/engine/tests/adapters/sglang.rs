@@ -68,8 +68,11 @@ async fn whole_and_streamed_replies_give_ids_and_logprobs() {
 async fn each_form_of_reply_is_asked_for_ids_in_its_own_way() {
     let server = recorded("sglang", pages).await;
     let engine = connect(&server).await;
-    generate(&engine, request(false)).await.unwrap();
+    let mut asked = request(false);
+    asked.sampling.top_k = Some(0);
+    generate(&engine, asked).await.unwrap();
     let sent = server.last_chat().body;
+    assert_eq!(sent["top_k"], -1);
     assert_eq!(sent["return_token_ids"], true);
     assert_eq!(sent["rid"], "call-1");
     generate(&engine, request(true)).await.unwrap();
@@ -122,6 +125,18 @@ async fn a_split_by_a_weight_update_is_kept() {
     assert_eq!(spans.len(), 2);
     assert_eq!((spans[1].version.as_deref(), spans[1].start, spans[1].end), (Some("v1"), 2, 3));
     assert_eq!(reply.end().finish, FinishReason::Abort);
+}
+
+#[tokio::test]
+async fn an_engine_without_versions_has_no_spans() {
+    let server = recorded("sglang", |asked| match asked.path.as_str() {
+        "/model_info" => Answer::missing(),
+        _ => pages(asked),
+    })
+    .await;
+    let engine = connect(&server).await;
+    let reply = generate(&engine, request(true)).await.unwrap();
+    assert!(reply.end().weight_versions.is_empty());
 }
 
 #[tokio::test]

@@ -118,6 +118,18 @@ async fn what_is_sent_makes_the_engine_return_ids() {
     assert_eq!(sent.headers["x-request-id"], "call-1");
 }
 
+#[tokio::test]
+async fn a_limit_above_the_context_window_is_no_limit() {
+    let server = recorded("vllm", pages).await;
+    let engine = connect(&server).await;
+    for (asked_for, sent) in [(100, json!(100)), (16384, Value::Null), (32000, Value::Null)] {
+        let mut asked = request(false);
+        asked.sampling.max_tokens = Some(asked_for);
+        generate(&engine, asked).await.unwrap();
+        assert_eq!(server.last_chat().body["max_tokens"], sent);
+    }
+}
+
 /// A server that answers every generation with this, once the probe is over.
 async fn answering(reply: Value) -> (FakeEngine, Arc<dyn polar_engine::Engine>) {
     let probing = Arc::new(std::sync::atomic::AtomicBool::new(true));

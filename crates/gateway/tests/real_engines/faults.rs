@@ -50,6 +50,16 @@ pub(crate) async fn prompt_does_not_fit(kind: EngineKind) {
     assert!(context.tokens > context.window);
 }
 
+pub(crate) async fn more_tokens_than_fit_may_be_asked_for(kind: EngineKind) {
+    let under = EngineUnderTest::connect(kind).await;
+    let mut wishful = request("Say hello.", false);
+    wishful.sampling.max_tokens = Some(1_000_000);
+    wishful.sampling.temperature = Some(0.0);
+    let (_, sampled, end) = read(under.engine.generate(asked(wishful)).await.unwrap()).await;
+    assert_eq!(end.finish, FinishReason::Stop);
+    assert!(!sampled.is_empty());
+}
+
 pub(crate) async fn counts_like_it_generates(kind: EngineKind) {
     let under = EngineUnderTest::connect(kind).await;
     let mut short = request("How is the weather in Oslo?", false);

@@ -22,33 +22,38 @@ macro_rules! engine_tests {
             use super::*;
 
             #[tokio::test]
-            async fn the_probe_passes_every_check() {
+            async fn promise_3_the_probe_passes_every_check() {
                 engine_under_test::passes_every_check($kind).await;
             }
 
             #[tokio::test]
-            async fn twenty_chat_calls_unary() {
+            async fn promise_2_twenty_chat_calls_unary() {
                 conversations::twenty_calls($kind, Dialect::Chat, false).await;
             }
 
             #[tokio::test]
-            async fn twenty_chat_calls_streamed() {
+            async fn promise_2_twenty_chat_calls_streamed() {
                 conversations::twenty_calls($kind, Dialect::Chat, true).await;
             }
 
             #[tokio::test]
-            async fn twenty_messages_calls_unary() {
+            async fn promise_2_twenty_messages_calls_unary() {
                 conversations::twenty_calls($kind, Dialect::Messages, false).await;
             }
 
             #[tokio::test]
-            async fn twenty_messages_calls_streamed() {
+            async fn promise_2_twenty_messages_calls_streamed() {
                 conversations::twenty_calls($kind, Dialect::Messages, true).await;
             }
 
             #[tokio::test]
             async fn a_prompt_that_does_not_fit_is_told_with_its_numbers() {
                 faults::prompt_does_not_fit($kind).await;
+            }
+
+            #[tokio::test]
+            async fn a_limit_above_the_context_window_is_no_limit() {
+                faults::more_tokens_than_fit_may_be_asked_for($kind).await;
             }
 
             #[tokio::test]
