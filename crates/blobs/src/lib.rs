@@ -85,7 +85,7 @@ impl BlobHash {
         // Two levels, so that no folder holds more than a 256th of all.
         let name = self.to_string();
         let (folder, _) = name.split_at(2);
-        ObjectPath::from_iter(["sha256", folder, name.as_str()])
+        ObjectPath::from_iter([KIND, folder, name.as_str()])
     }
 }
 
@@ -118,6 +118,9 @@ pub struct BlobRead {
     pub bytes: BoxStream<'static, Result<Bytes, BlobError>>,
 }
 
+/// Folder of all blobs, after the hash that names them.
+const KIND: &str = "sha256";
+
 /// Content-addressed storage over a folder.
 #[derive(Debug, Clone)]
 pub struct BlobStore {
@@ -127,9 +130,11 @@ pub struct BlobStore {
 
 impl BlobStore {
     /// Blobs as files in `folder`, which is made when missing; at most `limit` bytes each.
-    /// A blob is on disk when `put` returns.
+    /// A blob is on disk when `put` returns. Nobody else may be writing to the folder:
+    /// uploads that an earlier process did not finish are removed.
     pub fn in_folder(folder: &Path, limit: u64) -> Result<Self, BlobError> {
         std::fs::create_dir_all(folder)
+            .and_then(|()| remove_unfinished(&folder.join(KIND)))
             .map_err(|source| BlobError::Folder { path: folder.to_owned(), source })?;
         let files = LocalFileSystem::new_with_prefix(folder).map_err(storage)?.with_fsync(true);
         Ok(Self { objects: Arc::new(files), limit })
@@ -231,6 +236,23 @@ impl BlobStore {
         let range = found.range.clone();
         Ok(BlobRead { size, range, bytes: found.into_stream().map_err(storage).boxed() })
     }
+}
+
+/// Uploads lie beside the blob they become, with `#` and a number behind its name.
+fn remove_unfinished(blobs: &Path) -> std::io::Result<()> {
+    let folders = match std::fs::read_dir(blobs) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        folders => folders?,
+    };
+    for folder in folders {
+        for file in std::fs::read_dir(folder?.path())? {
+            let file = file?;
+            if file.file_name().to_string_lossy().contains('#') {
+                std::fs::remove_file(file.path())?;
+            }
+        }
+    }
+    Ok(())
 }
 
 fn storage(error: object_store::Error) -> BlobError {

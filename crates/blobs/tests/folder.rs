@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use bytes::Bytes;
-use futures_util::{TryStreamExt, stream};
+use futures_util::{FutureExt, StreamExt, TryStreamExt, stream};
 use polar_blobs::{BlobError, BlobHash, BlobStore};
 use std::io;
 use std::path::Path;
@@ -93,4 +93,23 @@ fn names_are_lower_case_hashes_and_nothing_else() {
     for bad in ["", "abc", "../../etc/passwd", &hash.to_uppercase(), &format!("{hash}0")] {
         assert!(bad.parse::<BlobHash>().is_err(), "{bad:?} was accepted");
     }
+}
+
+#[tokio::test]
+async fn promise_7_an_upload_cut_by_a_kill_is_removed_at_the_next_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = BlobStore::in_folder(folder.path(), 100).unwrap();
+    let kept = store.put_bytes(Bytes::from_static(b"whole")).await.unwrap();
+    let stuck = chunks(&["01"]).chain(stream::pending());
+    let mut upload = Box::pin(store.put(BlobHash::of(b"0123"), stuck));
+    while files_in(folder.path()) < 2 {
+        assert!(upload.as_mut().now_or_never().is_none());
+        tokio::task::yield_now().await;
+    }
+    // A killed process cleans up nothing behind it.
+    std::mem::forget(upload);
+
+    let store = BlobStore::in_folder(folder.path(), 100).unwrap();
+    assert_eq!(files_in(folder.path()), 1);
+    assert_eq!(read(&store, kept, None).await, b"whole");
 }
