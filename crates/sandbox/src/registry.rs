@@ -7,8 +7,12 @@
 use crate::SandboxError;
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Extension of an entry that is being written.
+const UNFINISHED: &str = "new";
 
 /// One sandbox.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -76,8 +80,13 @@ impl Registry {
         let mut entries = vec![];
         for file in files {
             let path = file?.path();
-            if path.extension().is_none_or(|extension| extension != "json") {
-                continue;
+            match path.extension().and_then(|extension| extension.to_str()) {
+                Some("json") => {}
+                Some(UNFINISHED) => {
+                    self.remove_unfinished(&path)?;
+                    continue;
+                }
+                _ => continue,
             }
             match serde_json::from_slice::<Entry>(&std::fs::read(&path)?) {
                 Ok(entry) if self.is_live(&entry.name) => {}
@@ -96,11 +105,27 @@ impl Registry {
 
     fn write(&self, entry: &Entry) -> std::io::Result<()> {
         std::fs::create_dir_all(&self.folder)?;
-        let mut file = tempfile::NamedTempFile::new_in(&self.folder)?;
-        serde_json::to_writer(&mut file, entry)?;
-        file.as_file().sync_all()?;
-        file.persist(self.file(&entry.name)).map_err(|problem| problem.error)?;
-        Ok(())
+        // The name is this entry's alone (see `add`), so the file is too.
+        let unfinished = self.folder.join(format!("{}.{UNFINISHED}", entry.name));
+        let written = std::fs::write(&unfinished, serde_json::to_vec(entry)?)
+            .and_then(|()| File::open(&unfinished)?.sync_all())
+            .and_then(|()| std::fs::rename(&unfinished, self.file(&entry.name)));
+        written.inspect_err(|_| {
+            // What went wrong first is what is told; the sweep comes by again.
+            let _ = std::fs::remove_file(&unfinished);
+        })
+    }
+
+    /// Removes an entry that a process was killed while writing. Nothing was made for it.
+    fn remove_unfinished(&self, path: &Path) -> std::io::Result<()> {
+        let name = path.file_stem().unwrap_or_default().to_string_lossy();
+        if self.is_live(&name) {
+            return Ok(());
+        }
+        match std::fs::remove_file(path) {
+            Err(problem) if problem.kind() != std::io::ErrorKind::NotFound => Err(problem),
+            _ => Ok(()),
+        }
     }
 
     fn file(&self, name: &str) -> PathBuf {
@@ -109,5 +134,41 @@ impl Registry {
 
     fn live(&self) -> MutexGuard<'_, HashSet<String>> {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn promise_7_an_entry_that_was_never_finished_is_removed() {
+        let state = tempfile::tempdir().unwrap();
+        let registry = Registry::new(state.path(), "local");
+        let entry = Entry { name: "kept".to_owned(), folder: state.path().join("kept") };
+        registry.add(&entry).unwrap();
+        let folder = state.path().join("sandboxes/local");
+        // As a kill in the middle of writing leaves it.
+        std::fs::write(folder.join("s1.e2.new"), r#"{"name": "s1.e"#).unwrap();
+
+        let later = Registry::new(state.path(), "local");
+        let found = later.left_behind().unwrap();
+
+        assert_eq!(found.iter().map(|entry| entry.name.as_str()).collect::<Vec<_>>(), ["kept"]);
+        let files = std::fs::read_dir(&folder).unwrap().map(|file| file.unwrap().file_name());
+        assert_eq!(files.collect::<Vec<_>>(), ["kept.json"]);
+    }
+
+    #[test]
+    fn an_entry_that_this_process_writes_is_left_alone() {
+        let state = tempfile::tempdir().unwrap();
+        let registry = Registry::new(state.path(), "local");
+        let entry = Entry { name: "busy".to_owned(), folder: state.path().join("busy") };
+        registry.add(&entry).unwrap();
+        let unfinished = state.path().join("sandboxes/local/busy.new");
+        std::fs::write(&unfinished, "").unwrap();
+
+        assert!(registry.left_behind().unwrap().is_empty());
+        assert!(unfinished.exists());
     }
 }

@@ -2,6 +2,7 @@
 //! other command, and the file belongs to the user that commands run as.
 
 use crate::{Exec, ExecEnd, Sandbox, SandboxError};
+use std::path::Path;
 use std::time::Duration;
 
 /// How long it may take.
@@ -9,16 +10,18 @@ const LONGEST: Duration = Duration::from_secs(120);
 /// Writes its stdin to `$1` with the mode `$2`.
 const SCRIPT: &str = r#"mkdir -p -- "$(dirname -- "$1")" && cat >"$1" && chmod "$2" "$1""#;
 
-/// Writes to an absolute path.
+/// Writes to an absolute path. What the command says is kept for a moment in `folder`,
+/// the sandbox's own on the host, which a sweep removes with all that is in it.
 pub(crate) async fn write_file(
     sandbox: &dyn Sandbox,
+    folder: &Path,
     path: &str,
     content: &[u8],
     executable: bool,
 ) -> Result<(), SandboxError> {
     let action = format!("write {path}");
     let failed = |problem: std::io::Error| SandboxError::retryable(&action, problem);
-    let said = tempfile::NamedTempFile::new().map_err(failed)?;
+    let said = tempfile::NamedTempFile::new_in(folder).map_err(failed)?;
     let mode = if executable { "755" } else { "644" };
     let exec = Exec {
         argv: ["/bin/sh", "-c", SCRIPT, "sh", path, mode].map(str::to_owned).to_vec(),

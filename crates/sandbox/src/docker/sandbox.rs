@@ -186,7 +186,9 @@ impl Sandbox for DockerSandbox {
         content: &[u8],
         executable: bool,
     ) -> Result<(), SandboxError> {
-        write::write_file(self, &self.inside(path), content, executable).await
+        std::fs::create_dir_all(&self.folder)
+            .map_err(|problem| SandboxError::retryable("write file", problem))?;
+        write::write_file(self, &self.folder, &self.inside(path), content, executable).await
     }
 
     async fn exec(&self, exec: Exec) -> Result<ExecEnd, SandboxError> {

@@ -132,7 +132,8 @@ impl Sandbox for LocalSandbox {
         content: &[u8],
         executable: bool,
     ) -> Result<(), SandboxError> {
-        write::write_file(self, &self.layout.inside(path), content, executable).await
+        let path = self.layout.inside(path);
+        write::write_file(self, &self.layout.folder, &path, content, executable).await
     }
 
     async fn exec(&self, exec: Exec) -> Result<ExecEnd, SandboxError> {
