@@ -198,21 +198,28 @@ def without_logprob(trace: dict[str, Any]) -> bool:
     return any(mask and logprob is None for mask, logprob in pairs)
 
 
-def leftovers(node_folders: list[Path], session_prefix: str) -> dict[str, list[str]]:
-    """What a node that has ended may not leave."""
+def leftovers(deployment: Deployment, session_prefix: str) -> dict[str, list[str]]:
+    """What server and nodes that have ended may not leave."""
+    node_folders = deployment.node_folders()
     return {
         "no session is left on a node": held(node_folders),
         "no sandbox is left": [
             str(path) for folder in node_folders for path in (folder / "sandboxes").glob("*/*")
         ],
         "no process is left": processes_of(session_prefix),
+        "no unfinished upload is left": [
+            str(path) for path in deployment.blob_folder().glob("**/*#*")
+        ],
+        "no temporary file is left": [
+            str(path) for folder in deployment.temporary_folders() for path in folder.glob("*")
+        ],
     }
 
 
 def held(node_folders: list[Path]) -> list[str]:
     """Attempts that a node has not handed over."""
-    parts = ("sessions", "undelivered")
-    return [str(path) for folder in node_folders for part in parts for path in (folder / part).glob("*")]
+    parts = [folder / part for folder in node_folders for part in ("sessions", "undelivered")]
+    return [str(path) for part in parts for path in part.glob("*")]
 
 
 def processes_of(session_prefix: str) -> list[str]:

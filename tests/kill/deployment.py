@@ -25,6 +25,9 @@ class Process:
 
     def __init__(self, name: str, command: list[str], announces: str, log: Path) -> None:
         self.name = name
+        # Its own folder for temporary files, to see what a kill leaves there.
+        self.temporary = log.with_suffix(".tmp")
+        self.temporary.mkdir()
         self.log = log
         self._command = command
         self._announces = re.compile(announces)
@@ -32,22 +35,27 @@ class Process:
 
     def start(self) -> str:
         """Returns what the process announces."""
-        with self.log.open("a") as log:
-            running = subprocess.Popen(
-                self._command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                env={**os.environ, "POLAR_LOG": "info"},
-            )
-        self._running = running
+        self.spawn()
+        running = self._running
+        assert running is not None
         assert running.stdout is not None
         for line in running.stdout:
             if found := self._announces.search(line):
                 return found[1]
         tail = self.log.read_text()[-3000:]
         raise AssertionError(f"{self.name} ended with {running.wait()}:\n{tail}")
+
+    def spawn(self) -> None:
+        """Starts it without waiting until it is ready."""
+        with self.log.open("a") as log:
+            self._running = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env={**os.environ, "POLAR_LOG": "info", "TMPDIR": str(self.temporary)},
+            )
 
     def kill(self) -> None:
         """`kill -9`, at whatever it is doing."""
@@ -98,6 +106,12 @@ class Deployment:
 
     def node_folders(self) -> list[Path]:
         return [self.folder / name / "node" for name in ("a", "b")]
+
+    def blob_folder(self) -> Path:
+        return self.folder / "s" / "server" / "blobs"
+
+    def temporary_folders(self) -> list[Path]:
+        return [process.temporary for process in [self.server, *self.nodes]]
 
     def ask(self, method: str, path: str, body: Any = None, timeout: float = 30.0) -> Any:
         """One request to the server. `OSError` when it is away, `Refused` when it says no."""

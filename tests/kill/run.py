@@ -98,7 +98,7 @@ class Run:
             self.deployment.stop()
             self.acknowledged.close()
         found = checks.all_of(evidence)
-        found.update(checks.leftovers(self.deployment.node_folders(), "kill-test"))
+        found.update(checks.leftovers(self.deployment, "kill-test"))
         return found
 
     def submit(self, task_id: str, sessions: int) -> None:
@@ -156,6 +156,11 @@ class Run:
             flush=True,
         )
         time.sleep(away)
+        if self.random.random() < 0.25:
+            # Once more, while it picks up what the first kill left.
+            victim.spawn()
+            time.sleep(self.random.uniform(0.0, 0.5))
+            victim.kill()
         victim.start()
         extra.join()
 

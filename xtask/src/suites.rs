@@ -72,6 +72,12 @@ pub(crate) const ALL: &[Suite] = &[
         default: false,
         run: deny,
     },
+    Suite {
+        name: "kill",
+        about: "kill -9 of server and nodes at random points; four minutes",
+        default: false,
+        run: kill,
+    },
 ];
 
 /// The suites named, or the default ones.
@@ -172,6 +178,10 @@ fn docker() -> Result<Counts> {
 
 fn deny() -> Result<Counts> {
     Command::new("cargo", &["deny", "--offline", "check", "bans", "licenses", "sources"]).check()
+}
+
+fn kill() -> Result<Counts> {
+    Command::new("python3", &["tests/kill/run.py"]).env("POLAR_BINARY", &polar()?).run()
 }
 
 /// Builds the `polar` binary, and says where it is.
