@@ -173,8 +173,8 @@ fn unknown_field<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String
 
 /// serde speaks of Rust's types; clients know JSON's.
 fn in_words(message: &str) -> String {
-    let message = message.strip_prefix("invalid type: ").unwrap_or(message);
-    let message = message.strip_prefix("invalid value: ").unwrap_or(message);
+    let found = ["invalid type: ", "invalid value: ", "unknown variant "];
+    let message = found.iter().find_map(|p| message.strip_prefix(p)).unwrap_or(message);
     let Some((found, expected)) = message.rsplit_once(", expected ") else {
         return message.to_owned();
     };

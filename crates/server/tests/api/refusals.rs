@@ -52,6 +52,12 @@ async fn a_bad_task_is_told_every_wrong_field() {
             ],
         ),
         (
+            json!({ "harness": shell, "trajectory_strategy": "prefix_mergin" }),
+            vec![
+                "trajectory_strategy: must be `per_request` or `prefix_merging`, not `prefix_mergin`",
+            ],
+        ),
+        (
             json!({ "harness": shell, "runtime": "podman" }),
             vec!["runtime: unknown runtime \"podman\""],
         ),
