@@ -112,3 +112,24 @@ async fn promise_8_too_many_calls_and_too_large_bodies_are_pushed_back() {
     let refused = rig.post("/v1/chat/completions", session.secret(), &large).send().await.unwrap();
     assert_eq!(refused.status(), 413);
 }
+
+#[tokio::test]
+async fn a_refusal_arrives_whatever_was_sent_with_it() {
+    let rig =
+        Rig::with(GatewayConfig { max_body_bytes: 4 << 20, ..GatewayConfig::default() }).await;
+    let session = rig.open("s");
+    let body = json!({"model": "m", "messages": [], "padding": "x".repeat(2 << 20)});
+    // Each on a connection of its own, as a reset only hurts the answer in flight.
+    let client = || reqwest::Client::builder().no_proxy().build().unwrap();
+    for _ in 0..20 {
+        for (path, secret, status) in [
+            ("/v1/messages", "wrong", 401),
+            ("/v1/chat/completions", "wrong", 401),
+            ("/v1/nothing", session.secret(), 404),
+        ] {
+            let url = format!("{}{path}", rig.base);
+            let answer = client().post(url).bearer_auth(secret).json(&body).send().await;
+            assert_eq!(answer.unwrap().status(), status, "{path}");
+        }
+    }
+}
