@@ -5,7 +5,7 @@ use polar_gateway::GatewayConfig;
 use polar_node::{Node, NodeConfig, ServerAddress};
 use polar_sandbox::{LocalConfig, LocalIsolation, LocalProvider};
 use polar_server::{Server, ServerConfig, ServerHandle};
-use polar_simulator::{Policy, SimulatorConfig, SimulatorHandle};
+use polar_simulator::{Policy, SimulatorConfig, SimulatorHandle, Speed};
 use polar_types::{EventKind, EventPage, SessionInfo, SessionList, Slots, TaskInfo, Trajectory};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -37,10 +37,15 @@ impl Cluster {
     }
 
     pub(crate) async fn with_lease_ttl(lease_ttl: Duration) -> Self {
+        Self::with(lease_ttl, Speed::default()).await
+    }
+
+    pub(crate) async fn with(lease_ttl: Duration, speed: Speed) -> Self {
         rustls::crypto::ring::default_provider().install_default().ok();
         let dir = tempfile::Builder::new().prefix("polar-node-test-").tempdir().unwrap();
         let simulator = polar_simulator::serve(SimulatorConfig {
             policy: Policy::from_yaml(polar_session::check::CHECK_POLICY).unwrap(),
+            speed,
             ..SimulatorConfig::default()
         })
         .await
@@ -137,12 +142,23 @@ impl Cluster {
         self.get(&format!("/api/sessions/{}/trajectory", session.session_id)).await
     }
 
+    /// Waits until a server answers, whichever process it is.
+    pub(crate) async fn server_is_up(&self) {
+        let up = async {
+            let mut looks = tokio::time::interval(Duration::from_millis(50));
+            while self.client.get(self.url("/api/nodes")).send().await.is_err() {
+                looks.tick().await;
+            }
+        };
+        within(up).await;
+    }
+
     fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.server_addr)
     }
 }
 
-async fn serve(dir: &Path, bind: SocketAddr, lease_ttl: Duration) -> ServerHandle {
+pub(crate) async fn serve(dir: &Path, bind: SocketAddr, lease_ttl: Duration) -> ServerHandle {
     let mut config = ServerConfig::new(dir.join("server"));
     config.bind = bind;
     config.known.harnesses = vec!["shell".to_owned()];

@@ -9,6 +9,7 @@
 )]
 
 mod captures;
+mod chaos;
 mod child;
 mod cluster;
 mod leases;

@@ -33,7 +33,12 @@ def ask(messages):
         },
     )
     with urllib.request.urlopen(request) as response:
-        return json.load(response)["choices"][0]["message"]
+        message = json.load(response)["choices"][0]["message"]
+    if "ACKNOWLEDGED" in os.environ:
+        # From here on the call must not get lost, whatever is killed.
+        with open(os.environ["ACKNOWLEDGED"], "a") as log:
+            log.write(os.environ["POLAR_SESSION_ID"] + "\n")
+    return message
 
 
 messages = [{"role": "user", "content": sys.stdin.read()}]
