@@ -73,7 +73,7 @@ async fn evaluators_give_a_reward_or_say_why_not() {
             Some("exit code 1"),
         ),
         (
-            json!({"type": "command", "command": "test \"$ANSWER\" = 42 && test \"$(pwd)\" = \"$OLDPWD\" || test -n \"$ANSWER\"", "env": {"ANSWER": "42"}}),
+            json!({"type": "command", "command": "test \"$ANSWER\" = 42", "env": {"ANSWER": "42"}}),
             Some(1.0),
             None,
         ),
