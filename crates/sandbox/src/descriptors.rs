@@ -4,6 +4,7 @@
 //! what lets a sandbox without any network be reached: the process inside makes the
 //! listener and hands it out, and nothing else crosses the border.
 
+use rustix::io::retry_on_intr;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
@@ -31,7 +32,9 @@ pub(crate) fn send(
         control.push(SendAncillaryMessage::ScmRights(files));
     }
     // The length is one short write, which carries the file.
-    let sent = sendmsg(socket, &[IoSlice::new(&length)], &mut control, SendFlags::NOSIGNAL)?;
+    let sent = retry_on_intr(|| {
+        sendmsg(socket, &[IoSlice::new(&length)], &mut control, SendFlags::NOSIGNAL)
+    })?;
     socket.write_all(&length[sent..])?;
     socket.write_all(content)
 }
@@ -41,12 +44,10 @@ pub(crate) fn receive(mut socket: &UnixStream) -> io::Result<Option<(Vec<u8>, Op
     let mut length = [0u8; 4];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
-    let received = recvmsg(
-        socket,
-        &mut [IoSliceMut::new(&mut length)],
-        &mut control,
-        RecvFlags::CMSG_CLOEXEC,
-    )?;
+    let received = retry_on_intr(|| {
+        let into = &mut [IoSliceMut::new(&mut length)];
+        recvmsg(socket, into, &mut control, RecvFlags::CMSG_CLOEXEC)
+    })?;
     if received.bytes == 0 {
         return Ok(None);
     }

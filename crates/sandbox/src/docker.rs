@@ -20,7 +20,7 @@ mod sandbox;
 mod snapshot;
 mod way_in;
 
-use crate::registry::{Entry, Registry};
+use crate::registry::{Entry, Registry, owner};
 use crate::{Sandbox, SandboxError, SandboxProvider, SandboxSpec};
 use async_trait::async_trait;
 use container::Container;
@@ -33,16 +33,18 @@ use way_in::WayIn;
 
 /// Label with the name of the node that made a container.
 pub(crate) const NODE_LABEL: &str = "polar.node";
+/// Label that keeps nodes of one name apart: the name with the node's state folder.
+pub(crate) const OWNER_LABEL: &str = "polar.owner";
 /// Label with the name of the sandbox that a container is.
 pub(crate) const SANDBOX_LABEL: &str = "polar.sandbox";
 
 /// How to make Docker sandboxes.
 #[derive(Debug, Clone)]
 pub struct DockerConfig {
-    /// Name of the node. Sweeping touches only what carries it, so nodes that share a
-    /// daemon need different names.
+    /// Name of the node. Sweeping touches only what carries this name and `state_dir`.
     pub node: String,
-    /// Folder for what the provider must remember across restarts.
+    /// Folder for what the provider must remember across restarts. One process's at a
+    /// time.
     pub state_dir: PathBuf,
     /// The daemon's socket.
     pub socket: PathBuf,
@@ -75,6 +77,10 @@ impl DockerConfig {
             pids: 8192,
         }
     }
+
+    fn owner(&self) -> String {
+        owner(&self.node, &self.state_dir)
+    }
 }
 
 /// Makes Docker sandboxes.
@@ -103,7 +109,7 @@ impl DockerProvider {
 
     /// Removes all that was made under a name.
     async fn clear(&self, entry: &Entry) -> Result<(), SandboxError> {
-        let labels = [(NODE_LABEL, &*self.config.node), (SANDBOX_LABEL, &*entry.name)];
+        let labels = [(OWNER_LABEL, &*self.config.owner()), (SANDBOX_LABEL, &*entry.name)];
         for (id, _) in self.daemon.list(&labels).await? {
             self.daemon.remove(&id).await?;
         }
@@ -144,16 +150,25 @@ impl SandboxProvider for DockerProvider {
             .map_err(|problem| SandboxError::retryable("find earlier sandboxes", problem))?;
         let old = |name: &String| !keep.contains(name) && !self.registry.is_live(name);
         let mut removed = BTreeSet::new();
-        // By label too: the state folder may be lost, the containers are still ours.
-        for (id, name) in self.daemon.list(&[(NODE_LABEL, &self.config.node)]).await? {
+        let mut failed = None;
+        // By label too: the state folder may be emptied, the containers are still ours.
+        for (id, name) in self.daemon.list(&[(OWNER_LABEL, &self.config.owner())]).await? {
             if old(&name) {
-                self.daemon.remove(&id).await?;
-                removed.insert(name);
+                // One that can't be removed must not keep the others.
+                match self.daemon.remove(&id).await {
+                    Ok(()) => drop(removed.insert(name)),
+                    Err(problem) => failed = Some(problem),
+                }
             }
         }
         for entry in left.iter().filter(|entry| old(&entry.name)) {
-            self.clear(entry).await?;
-            removed.insert(entry.name.clone());
+            match self.clear(entry).await {
+                Ok(()) => drop(removed.insert(entry.name.clone())),
+                Err(problem) => failed = Some(problem),
+            }
+        }
+        if let Some(problem) = failed {
+            return Err(problem);
         }
         Ok(u32::try_from(removed.len()).unwrap_or(u32::MAX))
     }

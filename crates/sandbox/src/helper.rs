@@ -10,6 +10,7 @@
 //! as a shell would.
 
 use crate::descriptors;
+use rustix::process::{Resource, Rlimit, setrlimit};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -94,6 +95,8 @@ fn become_command() -> io::Result<ExitCode> {
         return Ok(ExitCode::FAILURE);
     }
     drop(socket);
+    // A crash must not leave its memory in the work folder.
+    setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
     exec(&request, stdin.map_or_else(Stdio::null, Stdio::from))
 }
 

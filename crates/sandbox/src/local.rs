@@ -24,7 +24,7 @@ mod process;
 mod sandbox;
 
 use crate::processes::{SANDBOX_MARK, end_all, marked};
-use crate::registry::{Entry, Registry};
+use crate::registry::{Entry, Registry, owner};
 use crate::spawner::Spawner;
 use crate::{Sandbox, SandboxError, SandboxProvider, SandboxSpec, helper};
 use async_trait::async_trait;
@@ -47,10 +47,10 @@ pub enum LocalIsolation {
 /// How to make local sandboxes.
 #[derive(Debug, Clone)]
 pub struct LocalConfig {
-    /// Name of the node. Sweeping touches only what carries it, so nodes that share a
-    /// machine need different names.
+    /// Name of the node. Sweeping touches only what carries this name and `state_dir`.
     pub node: String,
-    /// Folder for what the provider must remember across restarts.
+    /// Folder for what the provider must remember across restarts. One process's at a
+    /// time.
     pub state_dir: PathBuf,
     /// What keeps commands apart.
     pub isolation: LocalIsolation,
@@ -108,8 +108,12 @@ impl LocalProvider {
         })
     }
 
+    fn owner(&self) -> String {
+        owner(&self.config.node, &self.config.state_dir)
+    }
+
     fn mark(&self, name: &str) -> String {
-        format!("{}/{name}", self.config.node)
+        format!("{}/{name}", self.owner())
     }
 }
 
@@ -145,25 +149,29 @@ impl SandboxProvider for LocalProvider {
             .left_behind()
             .map_err(|problem| SandboxError::retryable("find earlier sandboxes", problem))?;
         let mut removed = 0;
+        let mut failed = None;
         for entry in left.iter().filter(|entry| !keep.contains(&entry.name)) {
-            self.clear(entry).await?;
-            removed += 1;
+            // One that can't be removed must not keep the others.
+            match self.clear(entry).await {
+                Ok(()) => removed += 1,
+                Err(problem) => failed = Some(problem),
+            }
         }
         // Processes whose entry is lost, as when the state folder was emptied by hand.
-        let prefix = format!("{}/", self.config.node);
+        let prefix = format!("{}/", self.owner());
         let strays = || {
             marked(SANDBOX_MARK, |mark| {
                 let name = mark.strip_prefix(&prefix);
                 name.is_some_and(|name| !keep.contains(name) && !self.registry.is_live(name))
             })
         };
-        if end_all(strays).await {
-            return Ok(removed);
+        if !end_all(strays).await {
+            return Err(SandboxError::retryable(
+                "end processes of earlier sandboxes",
+                "some could not be killed; see `ps` for processes in state D",
+            ));
         }
-        Err(SandboxError::retryable(
-            "end processes of earlier sandboxes",
-            "some could not be killed; see `ps` for processes in state D",
-        ))
+        failed.map_or(Ok(removed), Err)
     }
 }
 

@@ -9,7 +9,7 @@ use std::fs::read_to_string;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Variable that names the sandbox a process belongs to, as `node/name`.
+/// Variable that names the sandbox a process belongs to, as `owner/name`.
 pub(crate) const SANDBOX_MARK: &str = "POLAR_SANDBOX";
 /// Variable that names the command a process belongs to.
 pub(crate) const EXEC_MARK: &str = "POLAR_EXEC";

@@ -22,6 +22,13 @@ pub(crate) struct Entry {
     pub(crate) folder: PathBuf,
 }
 
+/// What marks everything a node makes. The state folder is part of it: several processes
+/// may bear one node's name on a machine, but each has a folder of its own.
+pub(crate) fn owner(node: &str, state_dir: &Path) -> String {
+    let folder = std::path::absolute(state_dir).unwrap_or_else(|_| state_dir.to_owned());
+    format!("{node}@{}", folder.display())
+}
+
 #[derive(Debug, Clone)]
 pub(crate) struct Registry {
     folder: PathBuf,

@@ -74,6 +74,14 @@ mod bubblewrap {
     async fn promise_7_sweep_after_a_kill() {
         suite::sweep_after_a_kill(ground().await, "bubblewrap::made_and_removed").await;
     }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn promise_7_sweep_spares_other_nodes() {
+        let ground = ground().await;
+        let other = ground.dir.path().join("other").join(node_of(ground.dir.path()));
+        let (other, _) = provider(&other, LocalIsolation::Bubblewrap);
+        suite::sweep_spares_other_nodes(ground, other).await;
+    }
 }
 
 #[tokio::test]
@@ -153,5 +161,13 @@ mod process {
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn promise_7_sweep_after_a_kill() {
         suite::sweep_after_a_kill(ground().await, "process::made_and_removed").await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn promise_7_sweep_spares_other_nodes() {
+        let ground = ground().await;
+        let other = ground.dir.path().join("other").join(node_of(ground.dir.path()));
+        let (other, _) = provider(&other, LocalIsolation::Process);
+        suite::sweep_spares_other_nodes(ground, other).await;
     }
 }

@@ -221,3 +221,11 @@ async fn image_that_is_not_to_be_had_is_said_with_how_to_get_it() {
 async fn promise_7_sweep_after_a_kill() {
     suite::sweep_after_a_kill(ground().await, "made_and_removed").await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn promise_7_sweep_spares_other_nodes() {
+    let ground = ground().await;
+    let other = ground.dir.path().join("other").join(node_of(ground.dir.path()));
+    let (other, _) = provider(&other, false);
+    suite::sweep_spares_other_nodes(ground, other).await;
+}

@@ -3,12 +3,12 @@
 
 use super::daemon::{Attached, Daemon, Output, Start};
 use super::way_in::WayIn;
-use super::{DockerConfig, NODE_LABEL, SANDBOX_LABEL};
+use super::{DockerConfig, NODE_LABEL, OWNER_LABEL, SANDBOX_LABEL};
 use crate::bridge::Bridge;
 use crate::{SandboxError, SandboxSpec};
 use bollard::models::{
-    ContainerCreateBody, HostConfig, HostConfigLogConfig, Mount, MountType, RestartPolicy,
-    RestartPolicyNameEnum,
+    ContainerCreateBody, HostConfig, HostConfigLogConfig, Mount, MountType, ResourcesUlimits,
+    RestartPolicy, RestartPolicyNameEnum,
 };
 use futures_util::StreamExt;
 use polar_types::Network;
@@ -76,7 +76,7 @@ impl Container {
         if let Some(mounts) = body.host_config.as_mut().and_then(|host| host.mounts.as_mut()) {
             mounts.extend(way_in.mounts());
         }
-        let id = daemon.create(container_name(config, spec), body).await?;
+        let id = daemon.create(body).await?;
         let container = Container {
             daemon,
             id,
@@ -122,6 +122,12 @@ impl Container {
             // Restarting also helps when it isn't running any more.
             _ => self.end_all(state).await,
         }
+    }
+
+    /// Ends everything that commands may have left, whether others run or not.
+    pub(super) async fn end_suspects(&self) -> Result<(), SandboxError> {
+        let mut state = self.state.lock().await;
+        if state.suspect { self.end_all(&mut state).await } else { Ok(()) }
     }
 
     async fn end_all(&self, state: &mut State) -> Result<(), SandboxError> {
@@ -218,18 +224,11 @@ impl Drop for Command {
         container.running.fetch_sub(1, Ordering::AcqRel);
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         runtime.spawn(async move {
-            let mut state = container.state.lock().await;
-            if let Err(problem) = container.end_all(&mut state).await {
+            if let Err(problem) = container.end_suspects().await {
                 tracing::warn!(%problem, "the next command tries again");
             }
         });
     }
-}
-
-fn container_name(config: &DockerConfig, spec: &SandboxSpec) -> String {
-    let allowed = |letter: char| letter.is_ascii_alphanumeric() || "._-".contains(letter);
-    let node = config.node.chars().map(|letter| if allowed(letter) { letter } else { '-' });
-    format!("polar-{}-{}", node.collect::<String>(), spec.name)
 }
 
 fn body(config: &DockerConfig, spec: &SandboxSpec) -> Result<ContainerCreateBody, SandboxError> {
@@ -244,7 +243,8 @@ fn body(config: &DockerConfig, spec: &SandboxSpec) -> Result<ContainerCreateBody
         );
         return Err(SandboxError::new("make container", message));
     }
-    let labels = [(NODE_LABEL, &config.node), (SANDBOX_LABEL, &spec.name)];
+    let owner = config.owner();
+    let labels = [(NODE_LABEL, &config.node), (OWNER_LABEL, &owner), (SANDBOX_LABEL, &spec.name)];
     let labels = labels.map(|(label, value)| (label.to_owned(), value.clone()));
     Ok(ContainerCreateBody {
         image: Some(image),
@@ -284,6 +284,12 @@ fn host_config(config: &DockerConfig, spec: &SandboxSpec) -> HostConfig {
         cap_drop: Some(vec!["ALL".into()]),
         security_opt: Some(vec!["no-new-privileges".into()]),
         pids_limit: Some(i64::from(spec.pids.unwrap_or(config.pids))),
+        // A crash must not leave its memory in the work folder.
+        ulimits: Some(vec![ResourcesUlimits {
+            name: Some("core".into()),
+            soft: Some(0),
+            hard: Some(0),
+        }]),
         memory,
         // No swap beside it.
         memory_swap: memory,

@@ -20,11 +20,16 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::time::Duration;
 use tokio::io::AsyncWrite;
-use tokio::sync::OnceCell;
+use tokio::sync::{OnceCell, Semaphore, SemaphorePermit};
 use tokio::time::{sleep, timeout};
 
 /// How long the daemon may take to answer. It is slow when many containers start.
 const ANSWER: Duration = Duration::from_secs(120);
+/// How many containers are made, started or removed at a time. More at once make the
+/// daemon slower for each, until it fails.
+const PLACES: usize = 8;
+/// The daemon names containers itself; labels say whose they are.
+const NO_OPTIONS: Option<CreateContainerOptions> = None;
 /// How long getting an image may take.
 const PULL: Duration = Duration::from_secs(3600);
 /// How often removing is tried, and the pause after the first failure, which doubles.
@@ -58,12 +63,13 @@ pub(super) struct Start {
 #[derive(Debug)]
 pub(super) struct Daemon {
     socket: PathBuf,
+    places: Semaphore,
     client: OnceCell<Docker>,
 }
 
 impl Daemon {
     pub(super) fn new(socket: PathBuf) -> Daemon {
-        Daemon { socket, client: OnceCell::new() }
+        Daemon { socket, places: Semaphore::new(PLACES), client: OnceCell::new() }
     }
 
     pub(super) async fn check(&self) -> Result<(), SandboxError> {
@@ -73,22 +79,19 @@ impl Daemon {
     }
 
     /// Makes a container; gets its image first when it isn't on this machine.
-    pub(super) async fn create(
-        &self,
-        name: String,
-        body: ContainerCreateBody,
-    ) -> Result<String, SandboxError> {
+    pub(super) async fn create(&self, body: ContainerCreateBody) -> Result<String, SandboxError> {
         let action = "make container";
         let client = self.client(action).await?;
         self.get_image(client, body.image.as_deref().unwrap_or_default()).await?;
-        let options = CreateContainerOptions { name: Some(name), ..Default::default() };
-        let made = self.ask(action, client.create_container(Some(options), body)).await?;
+        let _turn = self.turn(action).await?;
+        let made = self.ask(action, client.create_container(NO_OPTIONS, body)).await?;
         Ok(made.id)
     }
 
     pub(super) async fn start(&self, container: &str) -> Result<(), SandboxError> {
         let action = "start container";
         let client = self.client(action).await?;
+        let _turn = self.turn(action).await?;
         let started = self.ask(action, client.start_container(container, None)).await;
         started.map_err(|mut problem| {
             if problem.message.contains("/bin/sh") {
@@ -104,6 +107,7 @@ impl Daemon {
         let action = "end processes in container";
         let client = self.client(action).await?;
         let options = RestartContainerOptions { t: Some(0), ..Default::default() };
+        let _turn = self.turn(action).await?;
         self.ask(action, client.restart_container(container, Some(options))).await
     }
 
@@ -202,8 +206,12 @@ impl Daemon {
             let options = DownloadFromContainerOptions { path };
             let download = client.download_from_container(&container, Some(options));
             let mut download = std::pin::pin!(download);
-            while let Some(piece) = download.next().await {
-                let piece = piece.map_err(std::io::Error::other);
+            loop {
+                let piece = match timeout(ANSWER, download.next()).await {
+                    Ok(Some(piece)) => piece.map_err(std::io::Error::other),
+                    Ok(None) => return,
+                    Err(problem) => Err(problem.into()),
+                };
                 if pieces.send(piece).await.is_err() {
                     return;
                 }
@@ -235,6 +243,7 @@ impl Daemon {
     pub(super) async fn remove(&self, container: &str) -> Result<(), SandboxError> {
         let action = "remove container";
         let client = self.client(action).await?;
+        let _turn = self.turn(action).await?;
         let mut pause = REMOVAL_PAUSE;
         let mut tried = 0;
         loop {
@@ -256,6 +265,11 @@ impl Daemon {
             sleep(pause).await;
             pause *= 2;
         }
+    }
+
+    /// Waits for one of the few places for what is hard on the daemon.
+    async fn turn(&self, action: &str) -> Result<SemaphorePermit<'_>, SandboxError> {
+        self.places.acquire().await.map_err(|problem| SandboxError::retryable(action, problem))
     }
 
     async fn get_image(&self, client: &Docker, image: &str) -> Result<(), SandboxError> {

@@ -70,7 +70,8 @@ impl DockerSandbox {
         let deadline = Instant::now() + exec.timeout;
         let start = self.start_of(&exec);
         let Ok(started) = timeout_at(deadline, self.container.exec(start)).await else {
-            return Ok(ExecEnd::TimedOut);
+            // It may have started all the same.
+            return self.container.end_suspects().await.map(|()| ExecEnd::TimedOut);
         };
         let (Attached { id, mut output, mut input }, command) = started?;
         let content = exec.stdin.unwrap_or_default();

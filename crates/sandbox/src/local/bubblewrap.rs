@@ -18,6 +18,7 @@ use crate::spawner::Spawner;
 use crate::{Exec, ExecEnd, SandboxError, SandboxSpec, descriptors, helper};
 use polar_types::Network;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::retry_on_intr;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -26,6 +27,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::process::{Child, Command};
@@ -35,6 +37,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 const HELPER: &str = "/run/polar/helper";
 /// How long the way to a command's start may take.
 const START: Duration = Duration::from_secs(30);
+const END_ACTION: &str = "end command";
 /// How long a killed tree may take to be gone.
 const END: Duration = Duration::from_secs(20);
 
@@ -86,11 +89,14 @@ pub(super) struct Jail<'a> {
     pub(super) gateway_port: u16,
     pub(super) mark: &'a str,
     pub(super) spawner: &'a Spawner,
+    pub(super) dying: &'a Arc<Dying>,
 }
 
 /// Runs a command, whose `env` and `workdir` are complete, to the end of its whole tree.
 pub(super) async fn run(jail: Jail<'_>, exec: &Exec) -> Result<ExecEnd, SandboxError> {
     let deadline = Instant::now() + exec.timeout;
+    // Those that were given up must be gone, not only going, before anything new starts.
+    jail.dying.gone().await?;
     let Ok(started) = timeout_at(deadline, start(&jail, exec)).await else {
         return Ok(ExecEnd::TimedOut);
     };
@@ -117,54 +123,91 @@ impl Running {
     /// Kills what is left and returns when all of it is gone and its output kept.
     async fn end(mut self) -> Result<(), SandboxError> {
         self.first.kill();
-        let gone = async {
-            self.first.gone().await?;
-            self.monitor.wait().await
-        };
-        let problem = match timeout(END, gone).await {
+        self.first.gone().await.map_err(|problem| SandboxError::retryable(END_ACTION, problem))?;
+        let problem = match timeout(END, self.monitor.wait()).await {
             Ok(Ok(_)) => return self.outputs.finish().await,
             Ok(Err(problem)) => problem.to_string(),
             Err(_) => format!("its processes are still there after {END:?}"),
         };
-        Err(SandboxError::retryable("end command", problem))
+        Err(SandboxError::retryable(END_ACTION, problem))
+    }
+}
+
+/// First processes that were killed without waiting for their end.
+#[derive(Debug, Default)]
+pub(super) struct Dying {
+    processes: Mutex<Vec<OwnedFd>>,
+    /// Whoever waits for them; others wait for the same.
+    waiting: tokio::sync::Mutex<()>,
+}
+
+impl Dying {
+    /// Returns when all of them, and with them their namespaces, are gone.
+    pub(super) async fn gone(&self) -> Result<(), SandboxError> {
+        let _waiting = self.waiting.lock().await;
+        let all = std::mem::take(&mut *self.list());
+        for process in all {
+            gone(process).await.map_err(|problem| SandboxError::retryable(END_ACTION, problem))?;
+        }
+        Ok(())
+    }
+
+    fn list(&self) -> MutexGuard<'_, Vec<OwnedFd>> {
+        self.processes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The first process of the command's namespace.
 #[derive(Debug)]
-struct FirstProcess(OwnedFd);
+struct FirstProcess {
+    process: Option<OwnedFd>,
+    dying: Arc<Dying>,
+}
 
 impl FirstProcess {
-    fn of(monitor: &Child) -> io::Result<FirstProcess> {
+    fn of(monitor: &Child, dying: &Arc<Dying>) -> io::Result<FirstProcess> {
         let monitor = monitor.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
         let first = monitor.and_then(|monitor| children(monitor).into_iter().next());
         let first = first.ok_or_else(|| io::Error::other("bubblewrap has no child process"))?;
-        Ok(FirstProcess(pidfd_open(first, PidfdFlags::empty())?))
+        let process = Some(pidfd_open(first, PidfdFlags::empty())?);
+        Ok(FirstProcess { process, dying: dying.clone() })
     }
 
     fn kill(&self) {
-        // Gone already is as good.
-        let _ = pidfd_send_signal(&self.0, Signal::KILL);
+        if let Some(process) = &self.process {
+            // Gone already is as good.
+            let _ = pidfd_send_signal(process, Signal::KILL);
+        }
     }
 
-    /// Returns when the process, and so every other of its namespace, is gone.
-    async fn gone(&self) -> io::Result<()> {
-        let process = self.0.try_clone()?;
-        blocking(move || {
-            let limit = Timespec::try_from(END).map_err(io::Error::other)?;
-            match poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&limit))? {
-                0 => Err(io::Error::other(format!("processes are still there after {END:?}"))),
-                _ => Ok(()),
-            }
-        })
-        .await
+    /// Returns when it is gone, and with it all others of its namespace.
+    async fn gone(&mut self) -> io::Result<()> {
+        if let Some(process) = &self.process {
+            gone(process.try_clone()?).await?;
+        }
+        self.process = None;
+        Ok(())
     }
 }
 
 impl Drop for FirstProcess {
     fn drop(&mut self) {
         self.kill();
+        self.dying.list().extend(self.process.take());
     }
+}
+
+/// Returns when a first process, and so every other of its namespace, is gone.
+async fn gone(process: OwnedFd) -> io::Result<()> {
+    blocking(move || {
+        let limit = Timespec::try_from(END).map_err(io::Error::other)?;
+        let poll = || poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&limit));
+        match retry_on_intr(poll)? {
+            0 => Err(io::Error::other(format!("processes are still there after {END:?}"))),
+            _ => Ok(()),
+        }
+    })
+    .await
 }
 
 async fn start(jail: &Jail<'_>, exec: &Exec) -> Result<Running, SandboxError> {
@@ -190,7 +233,7 @@ async fn start(jail: &Jail<'_>, exec: &Exec) -> Result<Running, SandboxError> {
     let Some((socket, listener)) = ready else {
         return Err(SandboxError::new(action, complaint(&mut monitor).await));
     };
-    let first = FirstProcess::of(&monitor).map_err(failed)?;
+    let first = FirstProcess::of(&monitor, jail.dying).map_err(failed)?;
     let gateway = jail.spec.gateway_socket.clone();
     let bridge = listener.map(|listener| Bridge::start(listener, gateway));
     let bridge = bridge.transpose().map_err(failed)?;

@@ -1,6 +1,6 @@
 //! A local sandbox: a folder, and the commands that run in it.
 
-use super::bubblewrap::{self, Jail};
+use super::bubblewrap::{self, Dying, Jail};
 use super::layout::Layout;
 use super::{LocalConfig, LocalIsolation, LocalProvider, check, process};
 use crate::output::create_empty;
@@ -12,6 +12,7 @@ use crate::{Exec, ExecEnd, Sandbox, SandboxError, SandboxSpec, write};
 use async_trait::async_trait;
 use polar_types::Network;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::RwLock;
@@ -32,6 +33,7 @@ pub(super) struct LocalSandbox {
     mark: String,
     gateway_url: String,
     snapshots: Snapshots,
+    dying: Arc<Dying>,
     /// Held for reading by every command, so that destroying can wait for them.
     commands: RwLock<()>,
     /// Ends every command.
@@ -62,6 +64,7 @@ impl LocalSandbox {
             layout,
             mark,
             gateway_url,
+            dying: Arc::default(),
             commands: RwLock::new(()),
             ending: CancellationToken::new(),
             destroyed: AtomicBool::new(false),
@@ -85,6 +88,7 @@ impl LocalSandbox {
             gateway_port: self.config.gateway_port,
             mark: &self.mark,
             spawner: &self.spawner,
+            dying: &self.dying,
         };
         bubblewrap::run(jail, &exec).await
     }
@@ -166,6 +170,7 @@ impl Sandbox for LocalSandbox {
         if self.destroyed.load(Ordering::Acquire) {
             return Ok(());
         }
+        self.dying.gone().await?;
         clear(&self.mark, &self.layout.folder).await?;
         self.registry
             .remove(&self.spec.name)

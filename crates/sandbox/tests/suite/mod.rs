@@ -3,7 +3,7 @@
 pub(crate) mod ground;
 
 use ground::{Ground, STAY, Token, mounts_below, within};
-use polar_sandbox::ExecEnd;
+use polar_sandbox::{ExecEnd, SandboxProvider};
 use polar_types::Network;
 use std::collections::HashSet;
 use std::time::Duration;
@@ -428,6 +428,22 @@ pub(crate) async fn names_are_refused_when_they_cannot_be_kept_apart(ground: Gro
     let second = within(ground.provider.create(ground.spec("twice"))).await;
     assert!(second.err().unwrap().to_string().contains("in use"));
     within(first.destroy()).await.unwrap();
+}
+
+/// `other` is of the same name as the ground's node, with another state folder.
+pub(crate) async fn sweep_spares_other_nodes(ground: Ground, other: Box<dyn SandboxProvider>) {
+    let sandbox = ground.sandbox("spared").await;
+    let token = Token::new();
+    let exec = ground.script(&format!("exec env sleep {}", token.0));
+    let sweep = async {
+        token.wait_for(|count| count == 1, "did not come up").await;
+        assert_eq!(within(other.sweep(&HashSet::new())).await.unwrap(), 0);
+        assert_eq!(within(ground.provider.sweep(&HashSet::new())).await.unwrap(), 0);
+        assert_eq!(token.processes().len(), 1);
+        within(sandbox.destroy()).await.unwrap();
+    };
+    let (end, ()) = tokio::join!(within(sandbox.exec(exec)), sweep);
+    assert!(end.is_err());
 }
 
 /// Makes a sandbox with a command that hides, and removes both. As a child of
