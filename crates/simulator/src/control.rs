@@ -99,10 +99,17 @@ impl Watch {
         }
     }
 
-    /// Waits out a pause that keeps running generations.
-    pub(crate) async fn unfrozen(&mut self) {
+    /// Waits out a pause that keeps running generations; an abort ends it as well.
+    pub(crate) async fn unfrozen_or_aborted(&mut self) {
         let frozen = |mode: &Option<PauseMode>| *mode == Some(PauseMode::Keep);
-        let _ = self.paused.wait_for(|mode| !frozen(mode)).await;
+        tokio::select! {
+            _ = self.paused.wait_for(|mode| !frozen(mode)) => {}
+            changed = self.aborts.changed() => {
+                if changed.is_ok() {
+                    self.aborts.mark_changed();
+                }
+            }
+        }
     }
 
     /// Whether the generation is frozen now.

@@ -89,15 +89,15 @@ impl Player {
             }
             _ => {}
         }
-        if self.watch.is_frozen() {
-            self.watch.unfrozen().await;
-        }
+        self.wait_while_frozen().await;
         if let Some(due) = self.due(to) {
             tokio::select! {
                 () = sleep_until(due) => {}
                 () = self.watch.abort() => {}
             }
         }
+        // The pause may have come while the token was on its way.
+        self.wait_while_frozen().await;
         if self.watch.aborted() {
             return Some(Ok(self.abort(control)));
         }
@@ -108,6 +108,15 @@ impl Player {
             End { finish: self.script.finish, stop_reason: self.script.stop_reason.clone() }
         });
         Some(Ok(Batch { range: from..to, version: control.version(), end }))
+    }
+
+    /// Time stands still in a pause that keeps generations.
+    async fn wait_while_frozen(&mut self) {
+        if self.watch.is_frozen() {
+            let frozen = Instant::now();
+            self.watch.unfrozen_or_aborted().await;
+            self.started += frozen.elapsed();
+        }
     }
 
     fn abort(&mut self, control: &Control) -> Batch {
@@ -124,5 +133,81 @@ impl Player {
         }
         let after_first = to.saturating_sub(1) as f64 / pace.unwrap_or(f64::INFINITY);
         Some(self.started + self.speed.first_token + Duration::from_secs_f64(after_first))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Vocabulary;
+    use crate::activity::Activity;
+    use crate::control::PauseMode;
+    use crate::script::Limits;
+    use crate::weights::Context;
+    use futures_util::poll;
+    use std::pin::pin;
+    use std::task::Poll;
+
+    fn player(speed: Speed, control: &Control) -> Player {
+        let vocabulary = Vocabulary::load().unwrap();
+        let ids = vocabulary.encode("one two three four").unwrap();
+        let limits = Limits { max_tokens: 100, ..Limits::default() };
+        let script = Script::play(&vocabulary, Context::empty(), &ids, false, &limits);
+        Player::new(script, speed, 1, None, control)
+    }
+
+    async fn pause(control: &Control, mode: PauseMode) {
+        control.pause(mode, &Activity::default()).await;
+    }
+
+    #[tokio::test]
+    async fn a_kept_generation_stands_still_and_goes_on() {
+        let control = Control::default();
+        let mut player = player(Speed::default(), &control);
+        assert_eq!(player.next(&control).await.unwrap().unwrap().range, 0..1);
+        pause(&control, PauseMode::Keep).await;
+        {
+            let mut next = pin!(player.next(&control));
+            assert!(poll!(&mut next).is_pending());
+            control.set_version("step-1");
+            assert!(poll!(&mut next).is_pending());
+            control.resume();
+            let Poll::Ready(Some(Ok(batch))) = poll!(next) else { panic!("it must go on") };
+            assert_eq!((batch.range, &*batch.version), (1..2, "step-1"));
+        }
+        pause(&control, PauseMode::Keep).await;
+        let mut next = pin!(player.next(&control));
+        assert!(poll!(&mut next).is_pending());
+        control.abort_all();
+        let Poll::Ready(Some(Ok(batch))) = poll!(next) else { panic!("it must end") };
+        assert_eq!((batch.range, batch.end.unwrap().finish), (2..2, "abort"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn tokens_come_when_they_are_due_and_a_pause_does_not_count() {
+        let control = Control::default();
+        let speed = Speed {
+            first_token: Duration::from_secs(1),
+            tokens_per_second: Some(10.0),
+            tokens_per_chunk: 1,
+        };
+        let mut player = player(speed, &control);
+        let begun = Instant::now();
+        let milliseconds = |begun: Instant| begun.elapsed().as_millis();
+        player.next(&control).await;
+        assert_eq!(milliseconds(begun), 1000);
+        player.next(&control).await;
+        assert_eq!(milliseconds(begun), 1100);
+        pause(&control, PauseMode::Keep).await;
+        {
+            let mut next = pin!(player.next(&control));
+            assert!(poll!(&mut next).is_pending());
+            tokio::time::advance(Duration::from_secs(5)).await;
+            assert!(poll!(&mut next).is_pending());
+            control.resume();
+            let resumed = Instant::now();
+            next.await;
+            assert_eq!(milliseconds(resumed), 100);
+        }
     }
 }

@@ -196,6 +196,21 @@ async fn pause_abort_ends_what_runs_and_holds_what_comes() {
 }
 
 #[tokio::test]
+async fn pause_wait_returns_when_nothing_runs() {
+    let client = start(slow()).await;
+    let body = with(&hello(), &json!({"ignore_eos": true, "max_tokens": 40}));
+    let request = client.request("/v1/chat/completions", &body);
+    let running = tokio::spawn(async move { request.send().await.unwrap().text().await.unwrap() });
+    client.until(|stats| stats.running == 1).await;
+    client.post("/pause?mode=wait", &json!({})).await;
+    let stats = client.simulator.stats();
+    assert_eq!((stats.running, stats.finished, stats.tokens), (0, 1, 40));
+    let reply: Value = serde_json::from_str(&running.await.unwrap()).unwrap();
+    assert_eq!(reply["choices"][0]["finish_reason"], "length");
+    assert_eq!(client.post("/pause?mode=nap", &json!({})).await.0, 400);
+}
+
+#[tokio::test]
 async fn pause_keep_freezes_and_new_weights_sample_the_rest() {
     let client = start(slow()).await;
     let body = with(&hello(), &json!({"ignore_eos": true, "max_tokens": 60}));
