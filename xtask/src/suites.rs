@@ -67,6 +67,12 @@ pub(crate) const ALL: &[Suite] = &[
         run: docker,
     },
     Suite {
+        name: "docker-clis",
+        about: "Pi and Claude Code in Docker without egress; needs root, debootstrap, Docker",
+        default: false,
+        run: docker_clis,
+    },
+    Suite {
         name: "deny",
         about: "licences and sources of dependencies; needs cargo-deny",
         default: false,
@@ -174,6 +180,11 @@ fn bubblewrap() -> Result<Counts> {
 fn docker() -> Result<Counts> {
     let args = ["test", "--package", "polar-sandbox", "--features", "docker-tests"];
     Command::new("cargo", &args).args(&["--test", "docker", "--quiet"]).run()
+}
+
+fn docker_clis() -> Result<Counts> {
+    let polar = polar()?;
+    Command::new("python3", &["tests/docker/clis.py", &polar]).run()
 }
 
 fn deny() -> Result<Counts> {
