@@ -4,7 +4,7 @@ use crate::api::base_url;
 use crate::args::{EngineArgs, EngineKindArg, Isolation, NodeArgs};
 use crate::paths;
 use anyhow::{Context, Result, bail};
-use polar_engine::{Engine, EngineKind, EngineOptions};
+use polar_engine::{Engine, EngineKind, EngineOptions, ProbeReport};
 use polar_gateway::GatewayConfig;
 use polar_node::{Node, NodeConfig, ServerAddress};
 use polar_sandbox::{
@@ -175,6 +175,11 @@ pub(crate) async fn bubblewrap_problem() -> Result<Option<String>> {
 
 /// Connects to the engine and checks that it gives exact ids and logprobs.
 pub(crate) async fn connect_engine(args: &EngineArgs) -> Result<Arc<dyn Engine>> {
+    Ok(probe_engine(args).await?.0)
+}
+
+/// The same with all that was checked.
+pub(crate) async fn probe_engine(args: &EngineArgs) -> Result<(Arc<dyn Engine>, ProbeReport)> {
     let Some(address) = &args.engine else {
         bail!(
             "which inference engine? Give its address with --engine host:port, or try \
@@ -191,6 +196,5 @@ pub(crate) async fn connect_engine(args: &EngineArgs) -> Result<Arc<dyn Engine>>
         api_key: args.engine_api_key.clone(),
         ..EngineOptions::default()
     };
-    let engine = polar_engine::connect(&base_url(address), options).await?;
-    Ok(engine)
+    Ok(polar_engine::probe(&base_url(address), options).await?)
 }

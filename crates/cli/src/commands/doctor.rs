@@ -3,6 +3,7 @@
 use crate::args::{Doctor, Isolation};
 use crate::{paths, stack};
 use anyhow::Result;
+use polar_engine::{Check, Outcome, ProbeError};
 use polar_sandbox::SandboxProvider;
 use serde::Serialize;
 use std::io::Write as _;
@@ -54,9 +55,9 @@ pub(crate) async fn doctor(args: Doctor) -> Result<()> {
                 Verdict::Missing => "missing",
                 Verdict::Broken => "broken ",
             };
-            writeln!(out, "{mark}  {:<22} {}", finding.name, finding.found)?;
+            writeln!(out, "{mark}  {:<34} {}", finding.name, finding.found)?;
             if let Some(help) = &finding.help {
-                writeln!(out, "         {:<22} → {help}", "")?;
+                writeln!(out, "         {:<34} → {help}", "")?;
             }
         }
     }
@@ -127,33 +128,40 @@ fn folder(name: &str, path: Result<std::path::PathBuf>) -> Finding {
     }
 }
 
+/// Each check of the probe, also where the engine fails some.
 async fn engine(args: &Doctor) -> Vec<Finding> {
-    match stack::connect_engine(&args.engine).await {
-        Ok(engine) => {
-            let info = engine.info();
-            let known = |value: Option<String>| value.unwrap_or_else(|| "unknown".to_owned());
-            vec![Finding {
-                name: "engine".to_owned(),
-                verdict: Verdict::Ok,
-                found: format!(
-                    "{:?} {} at {}: model {}, context {}, vocabulary {}, logprobs {}; gives exact \
-                     ids and logprobs",
-                    info.kind,
-                    known(info.version.clone()),
-                    info.url,
-                    info.model,
-                    known(info.context_window.map(|n| n.to_string())),
-                    known(info.vocab_size.map(|n| n.to_string())),
-                    info.logprob_mode
-                ),
-                help: None,
-            }]
-        }
-        Err(error) => vec![Finding {
-            name: "engine".to_owned(),
-            verdict: Verdict::Broken,
-            found: "cannot be used for training".to_owned(),
-            help: Some(format!("{error:#}")),
-        }],
+    let error = match stack::probe_engine(&args.engine).await {
+        Ok((_, report)) => return report.checks.into_iter().map(Finding::from).collect(),
+        Err(error) => error,
+    };
+    match error.downcast::<ProbeError>() {
+        Ok(ProbeError::Unfit(report)) => report.checks.into_iter().map(Finding::from).collect(),
+        Ok(error) => vec![unusable(&error.to_string())],
+        Err(error) => vec![unusable(&format!("{error:#}"))],
+    }
+}
+
+fn unusable(help: &str) -> Finding {
+    Finding {
+        name: "engine".to_owned(),
+        verdict: Verdict::Broken,
+        found: "cannot be used for training".to_owned(),
+        help: Some(help.to_owned()),
+    }
+}
+
+impl From<Check> for Finding {
+    fn from(check: Check) -> Self {
+        let verdict = match check.outcome {
+            Outcome::Passed => Verdict::Ok,
+            Outcome::Warning => Verdict::Missing,
+            Outcome::Failed => Verdict::Broken,
+        };
+        // Among the other findings it has to be said whose reply or window it is.
+        let name = match check.name.as_str() {
+            "engine" => check.name,
+            name => format!("engine: {name}"),
+        };
+        Self { name, verdict, found: check.detail, help: check.advice }
     }
 }
