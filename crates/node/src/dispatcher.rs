@@ -57,6 +57,15 @@ impl Held {
 }
 
 type Key = (SessionId, Epoch);
+
+/// What became of a held session, as far as the table cares.
+enum Left {
+    /// It was run, whatever came of it.
+    Ran,
+    /// Nothing was done for it, so that it can go back.
+    NotStarted,
+}
+
 type Question<T> = Pin<Box<dyn Future<Output = Result<T, ClientError>> + Send>>;
 
 pub(crate) struct Dispatcher {
@@ -67,8 +76,10 @@ pub(crate) struct Dispatcher {
     sessions: PathBuf,
     shown: watch::Sender<Vec<HeldSession>>,
     held: HashMap<Key, Held>,
-    tasks: JoinSet<Key>,
+    tasks: JoinSet<(Key, Left)>,
     lease_backoff: Backoff,
+    /// Against taking work only to give it back, as long as the disk is full.
+    start_backoff: Backoff,
     renewal: Duration,
     /// Given up for the end of the node; told to the server once they have stopped.
     to_release: Vec<ReleaseItem>,
@@ -93,6 +104,7 @@ impl Dispatcher {
             held: HashMap::new(),
             tasks: JoinSet::new(),
             lease_backoff: Backoff::default(),
+            start_backoff: Backoff::default(),
             renewal: FIRST_RENEWAL,
             to_release: Vec::new(),
         }
@@ -128,8 +140,8 @@ impl Dispatcher {
                 }
                 Some(ended) = self.tasks.join_next(), if !self.tasks.is_empty() => {
                     // Session tasks catch the panics of what they run; see `hold`.
-                    if let Ok(key) = ended {
-                        self.held.remove(&key);
+                    if let Ok((key, left)) = ended {
+                        self.take_end(key, left);
                     }
                 }
                 () = tokio::time::sleep_until(renew_at) => {
@@ -153,7 +165,8 @@ impl Dispatcher {
             }
             self.show();
         }
-        self.release().await;
+        let items = std::mem::take(&mut self.to_release);
+        release(self.client.clone(), items, "the node shuts down").await;
     }
 
     /// Asks for as many sessions as there is room for.
@@ -165,7 +178,7 @@ impl Dispatcher {
         }
         let ask = LeaseRequest { node: self.info(), free, wait_seconds: LEASE_WAIT_SECONDS };
         let client = self.client.clone();
-        let pause = self.lease_backoff.pause();
+        let pause = self.lease_backoff.pause().max(self.start_backoff.pause());
         Some(Box::pin(async move {
             tokio::time::sleep(pause).await;
             client.lease(&ask).await
@@ -211,10 +224,24 @@ impl Dispatcher {
             node_id: self.info.node_id.clone(),
         };
         self.held.insert(key.clone(), Held { control, progress });
-        self.tasks.spawn(async move {
-            holder.hold(lease, orders, sender).await;
-            key
-        });
+        self.tasks.spawn(async move { (key, holder.hold(lease, orders, sender).await) });
+    }
+
+    fn take_end(&mut self, key: Key, left: Left) {
+        self.held.remove(&key);
+        match left {
+            Left::Ran => self.start_backoff.reset(),
+            Left::NotStarted => {
+                self.start_backoff.fail();
+                let (session_id, epoch) = key;
+                let items = vec![ReleaseItem { session_id, epoch }];
+                tokio::spawn(release(
+                    self.client.clone(),
+                    items,
+                    "the node's disk is full or broken",
+                ));
+            }
+        }
     }
 
     fn ask_for_renewal(&self) -> Option<Question<RenewResponse>> {
@@ -270,19 +297,6 @@ impl Dispatcher {
         }
     }
 
-    async fn release(&mut self) {
-        let items = std::mem::take(&mut self.to_release);
-        if items.is_empty() {
-            return;
-        }
-        let release = self.client.release(items, "the node shuts down");
-        match tokio::time::timeout(RELEASE_WAIT, release).await {
-            Ok(Ok(_)) => {}
-            Ok(Err(error)) => tracing::warn!(%error, "not released; the leases will run out"),
-            Err(_) => tracing::warn!("not released in time; the leases will run out"),
-        }
-    }
-
     fn info(&self) -> NodeInfo {
         let mut per_stage: BTreeMap<String, u32> = BTreeMap::new();
         for held in self.held.values() {
@@ -312,6 +326,18 @@ impl Dispatcher {
     }
 }
 
+/// Gives sessions back. When that fails, their leases run out instead.
+async fn release(client: Arc<ServerClient>, items: Vec<ReleaseItem>, reason: &'static str) {
+    if items.is_empty() {
+        return;
+    }
+    match tokio::time::timeout(RELEASE_WAIT, client.release(items, reason)).await {
+        Ok(Ok(_)) => {}
+        Ok(Err(error)) => tracing::warn!(%error, "not released; the leases will run out"),
+        Err(_) => tracing::warn!("not released in time; the leases will run out"),
+    }
+}
+
 /// Takes one leased session from its folder to its delivery.
 struct Holder {
     runner: SessionRunner,
@@ -326,15 +352,14 @@ impl Holder {
         lease: Lease,
         control: watch::Receiver<Control>,
         progress: watch::Sender<Progress>,
-    ) {
+    ) -> Left {
         let folder = match AttemptFolder::create(&self.sessions, &lease) {
             Ok(folder) => folder,
             Err(error) => {
-                // Without a folder nothing can be recorded or reported: the lease runs out
-                // and the session goes to another node.
+                // Without a folder nothing can be recorded or reported.
                 let session = &lease.session_id;
                 tracing::error!(%session, %error, "no folder for the session; check the disk");
-                return;
+                return Left::NotStarted;
             }
         };
         let progress = Arc::new(progress);
@@ -349,7 +374,7 @@ impl Holder {
                 if let Err(error) = folder.remove() {
                     tracing::error!(session = %lease.session_id, %error, "folder not removed");
                 }
-                return;
+                return Left::Ran;
             }
             Ok(Ended::Reported(report)) => *report,
             Err(error) => {
@@ -360,6 +385,7 @@ impl Holder {
         };
         progress.send_replace(Progress::in_stage(Stage::Deliver, "the server to take its result"));
         self.courier.deliver(&folder, &report, control).await;
+        Left::Ran
     }
 }
 

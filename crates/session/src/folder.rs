@@ -50,14 +50,22 @@ impl AttemptFolder {
         Ok(folder)
     }
 
-    /// The folders under `sessions`, each with its lease; those without a readable lease
-    /// never started anything and are removed.
+    /// The folders under `sessions`, each with its lease. One without a lease never started
+    /// anything and is removed; one whose lease cannot be read is left for people.
     pub fn left_behind(sessions: &Path) -> io::Result<Vec<(Self, Lease)>> {
         let mut found = Vec::new();
         for entry in fs::read_dir(sessions)? {
             let folder = Self { root: entry?.path() };
-            match load(&folder.root.join("lease.json")) {
+            let lease = folder.root.join("lease.json");
+            match load(&lease) {
                 Some(lease) => found.push((folder, lease)),
+                None if lease.exists() => {
+                    tracing::error!(
+                        lease = %lease.display(),
+                        "cannot be read, perhaps it is of another version; its calls are in \
+                         artifacts/journal beside it"
+                    );
+                }
                 None => folder.remove()?,
             }
         }

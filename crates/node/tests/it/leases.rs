@@ -199,3 +199,28 @@ async fn promise_5_results_survive_a_server_that_is_away() {
     until(|| names(&cluster.state("a/sessions")).is_empty()).await;
     node.shutdown(Duration::ZERO).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_without_a_disk_gives_sessions_back_unspent() {
+    let cluster = Cluster::new().await;
+    let node = cluster.node("a").await;
+    let sessions = cluster.state("a/sessions");
+    std::fs::remove_dir(&sessions).unwrap();
+    std::fs::write(&sessions, "in the way").unwrap();
+    let task = cluster.submit(json!({"max_attempts": 1})).await;
+    let lost = |session: &polar_types::SessionInfo| {
+        session.attempts.iter().any(|attempt| attempt.lost.as_deref() == Some("released"))
+    };
+    within(async {
+        let mut looks = tokio::time::interval(Duration::from_millis(50));
+        while !cluster.sessions(&task).await.iter().any(lost) {
+            looks.tick().await;
+        }
+    })
+    .await;
+    std::fs::remove_file(&sessions).unwrap();
+    std::fs::create_dir(&sessions).unwrap();
+    let session = cluster.ended(&task).await.remove(0);
+    assert_eq!(session.status, SessionStatus::Completed, "{session:?}");
+    node.shutdown(Duration::ZERO).await;
+}

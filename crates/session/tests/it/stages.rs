@@ -404,3 +404,19 @@ async fn promise_4_what_a_dead_node_recorded_is_salvaged() {
     session.control.send_replace(Control::Abandon);
     assert_eq!(session.end().await, Ended::Abandoned);
 }
+
+#[test]
+fn promise_4_a_folder_whose_lease_cannot_be_read_is_kept() {
+    let sessions = tempfile::tempdir().unwrap();
+    for (name, lease) in [("of-another-version", Some("{\"era\": 2}")), ("never-started", None)] {
+        let folder = sessions.path().join(name);
+        std::fs::create_dir(&folder).unwrap();
+        if let Some(lease) = lease {
+            std::fs::write(folder.join("lease.json"), lease).unwrap();
+        }
+    }
+    let found = polar_session::AttemptFolder::left_behind(sessions.path()).unwrap();
+    assert!(found.is_empty());
+    assert!(sessions.path().join("of-another-version").exists());
+    assert!(!sessions.path().join("never-started").exists());
+}
