@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+import json
 
 import anthropic
 import pytest
-from anthropic import Anthropic
+from anthropic import Anthropic, AsyncAnthropic
 
 from deployment import Deployment, Session
 
@@ -318,3 +320,83 @@ def test_hanging_up_cancels_the_engine_and_is_recorded_as_undelivered(
     counts = session.close()["tokens"]
     assert counts["trained"] == 0
     assert counts["untrained"] == {"undelivered": call["sampled_tokens"]}
+
+
+def test_tool_choice_reaches_the_engine(client: Anthropic, deployment: Deployment) -> None:
+    named = {"type": "function", "function": {"name": "get_weather"}}
+    for choice, sent in (
+        ({"type": "auto"}, "auto"),
+        ({"type": "none"}, "none"),
+        ({"type": "any"}, "required"),
+        ({"type": "tool", "name": "get_weather"}, named),
+    ):
+        client.messages.create(**ask("Hello", tools=[WEATHER], tool_choice=choice))
+        assert deployment.last_request()["tool_choice"] == sent
+    tools = deployment.last_request()["tools"]
+    assert tools[0]["function"]["parameters"] == WEATHER["input_schema"]
+
+
+def test_the_beta_route_is_the_same_route(client: Anthropic) -> None:
+    message = client.beta.messages.create(**ask("Hello"), betas=["context-1m-2025-08-07"])
+    assert [b.text.strip() for b in message.content if b.type == "text"] == ["You said: Hello"]
+
+
+def test_a_prefilled_reply_is_refused_or_continued_but_never_dropped(
+    client: Anthropic, deployment: Deployment
+) -> None:
+    request = ask("Count to five")
+    request["messages"] = [
+        {"role": "user", "content": "Count to five"},
+        {"role": "assistant", "content": "one two"},
+    ]
+    try:
+        client.messages.create(**request)
+    except anthropic.BadRequestError:
+        return
+    assert deployment.last_request()["messages"][-1]["content"] == "one two"
+
+
+def test_a_failed_tool_is_told_to_the_model(client: Anthropic, deployment: Deployment) -> None:
+    request = ask("x", tools=[WEATHER])
+    request["messages"] = [
+        {"role": "user", "content": "weather"},
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "tool_use", "id": "toolu_1", "name": "get_weather", "input": {"city": "X"}}
+            ],
+        },
+        {
+            "role": "user",
+            "content": [
+                {
+                    "type": "tool_result",
+                    "tool_use_id": "toolu_1",
+                    "is_error": True,
+                    "content": "no such city",
+                },
+                {"type": "text", "text": "Go on."},
+            ],
+        },
+    ]
+    client.messages.create(**request)
+    sent = deployment.last_request()["messages"]
+    assert [message["role"] for message in sent] == ["user", "assistant", "tool", "user"]
+    assert "no such city" in json.dumps(sent[2])
+    assert sent[2]["tool_call_id"] == sent[1]["tool_calls"][0]["id"]
+
+
+def test_many_streams_at_once_keep_apart(session: Session) -> None:
+    async def one(client: AsyncAnthropic, number: int) -> None:
+        async with client.messages.stream(**ask(f"I am {number}")) as stream:
+            message = await stream.get_final_message()
+        assert texts(message) == [f"You said: I am {number}"]
+
+    async def all_of_them() -> None:
+        async with AsyncAnthropic(base_url=session.proxy, api_key=session.secret) as client:
+            await asyncio.gather(*(one(client, number) for number in range(32)))
+
+    asyncio.run(all_of_them())
+    trajectory = session.close()
+    assert len(trajectory["traces"]) == 32
+    assert trajectory["tokens"]["trained"] == trajectory["tokens"]["sampled"]

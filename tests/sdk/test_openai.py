@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 from collections.abc import Callable
 
 import openai
 import pytest
-from openai import OpenAI
+from openai import AsyncOpenAI, OpenAI
 
 from deployment import Deployment, Session
 
@@ -344,3 +345,69 @@ def test_pinned_sampling_replaces_what_the_client_sends(
     assert 4 in (sent.get("max_tokens"), sent.get("max_completion_tokens"))
     [call] = session.calls()
     assert call["sampled_tokens"] == 4
+
+
+def test_tool_choice_and_output_formats_reach_the_engine(
+    client: OpenAI, deployment: Deployment
+) -> None:
+    named = {"type": "function", "function": {"name": "get_weather"}}
+    schema = {"type": "object", "properties": {"answer": {"type": "string"}}}
+    form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+    for choice in ("auto", "none", "required", named):
+        client.chat.completions.create(**ask("Hello", tools=[WEATHER], tool_choice=choice))
+        assert deployment.last_request()["tool_choice"] == choice
+    client.chat.completions.create(**ask("Hello", response_format=form))
+    assert deployment.last_request()["response_format"] == form
+
+
+@pytest.mark.parametrize(
+    ("text", "tries"), [("Please fail with 429", 3), ("Please fail with 400", 1)]
+)
+def test_the_client_tries_again_only_where_that_can_help(
+    client: OpenAI, deployment: Deployment, text: str, tries: int
+) -> None:
+    before = deployment.stats()["requests"]
+    with pytest.raises(openai.APIStatusError):
+        client.with_options(max_retries=2).chat.completions.create(**ask(text))
+    assert deployment.stats()["requests"] == before + tries
+
+
+def test_an_aborted_reply_is_an_error_and_is_not_trained(client: OpenAI, session: Session) -> None:
+    with pytest.raises(openai.APIError):
+        list(client.chat.completions.create(**ask("Please abort yourself"), stream=True))
+    with pytest.raises(openai.APIStatusError):
+        client.chat.completions.create(**ask("Please abort yourself"))
+    counts = session.close()["tokens"]
+    assert counts["trained"] == 0
+    assert counts["sampled"] == 10
+    assert counts["untrained"] == {"engine_aborted": 10}
+    assert len(session.calls()) == 2
+
+
+def test_many_streams_at_once_keep_apart(session: Session) -> None:
+    async def one(client: AsyncOpenAI, number: int) -> None:
+        stream = await client.chat.completions.create(**ask(f"I am {number}"), stream=True)
+        parts = [chunk.choices[0].delta.content or "" async for chunk in stream]
+        assert said("".join(parts)) == f"You said: I am {number}"
+
+    async def all_of_them() -> None:
+        async with AsyncOpenAI(base_url=f"{session.proxy}/v1", api_key=session.secret) as client:
+            await asyncio.gather(*(one(client, number) for number in range(32)))
+
+    asyncio.run(all_of_them())
+    trajectory = session.close()
+    assert len(trajectory["traces"]) == 32
+    assert trajectory["tokens"]["trained"] == trajectory["tokens"]["sampled"]
+
+
+def test_an_image_is_refused_or_carried_but_never_dropped(
+    client: OpenAI, deployment: Deployment
+) -> None:
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
+    content = [{"type": "text", "text": "What is this?"}, image]
+    request = {"model": "m", "messages": [{"role": "user", "content": content}]}
+    try:
+        client.chat.completions.create(**request)
+    except openai.BadRequestError:
+        return
+    assert "iVBORw0KGgo=" in json.dumps(deployment.last_request())
