@@ -1,7 +1,7 @@
 //! Client of the control API, as far as the command line needs it.
 
 use anyhow::{Context, Result, bail};
-use polar_types::{EventPage, SessionInfo, TaskInfo, Trajectory};
+use polar_types::{EventPage, NodeList, SessionInfo, SessionList, TaskInfo, TaskPage, Trajectory};
 use reqwest::{Client, Method, RequestBuilder, Response, StatusCode};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -34,7 +34,7 @@ impl Api {
         self.json(self.request(Method::GET, &format!("/api/tasks/{task}"))).await
     }
 
-    pub(crate) async fn tasks(&self) -> Result<Value> {
+    pub(crate) async fn tasks(&self) -> Result<TaskPage> {
         self.json(self.request(Method::GET, "/api/tasks")).await
     }
 
@@ -43,11 +43,7 @@ impl Api {
     }
 
     pub(crate) async fn sessions(&self, task: &str) -> Result<Vec<SessionInfo>> {
-        #[derive(serde::Deserialize)]
-        struct Page {
-            sessions: Vec<SessionInfo>,
-        }
-        let page: Page =
+        let page: SessionList =
             self.json(self.request(Method::GET, &format!("/api/tasks/{task}/sessions"))).await?;
         Ok(page.sessions)
     }
@@ -74,7 +70,7 @@ impl Api {
         self.json(self.request(Method::GET, &path)).await
     }
 
-    pub(crate) async fn nodes(&self) -> Result<Value> {
+    pub(crate) async fn nodes(&self) -> Result<NodeList> {
         self.json(self.request(Method::GET, "/api/nodes")).await
     }
 

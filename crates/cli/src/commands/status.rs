@@ -4,7 +4,9 @@ use crate::api::Api;
 use crate::args::{Cancel, Status};
 use crate::display;
 use anyhow::Result;
+use polar_types::{NodeList, TaskPage};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::io::Write as _;
 
 pub(crate) async fn status(args: Status) -> Result<()> {
@@ -30,7 +32,7 @@ pub(crate) async fn status(args: Status) -> Result<()> {
             let tasks = api.tasks().await?;
             let nodes = api.nodes().await?;
             if args.json {
-                writeln!(out, "{}", json!({"tasks": tasks["tasks"], "nodes": nodes["nodes"]}))?;
+                writeln!(out, "{}", json!({"tasks": tasks.tasks, "nodes": nodes.nodes}))?;
                 return Ok(());
             }
             write!(out, "{}", task_table(&tasks))?;
@@ -48,58 +50,54 @@ pub(crate) async fn cancel(args: Cancel) -> Result<()> {
     Ok(())
 }
 
-fn task_table(tasks: &Value) -> String {
-    let rows: Vec<Vec<String>> = tasks["tasks"]
-        .as_array()
-        .into_iter()
-        .flatten()
+fn task_table(page: &TaskPage) -> String {
+    let rows: Vec<Vec<String>> = page
+        .tasks
+        .iter()
         .map(|task| {
-            let sessions = task["sessions"].as_object();
-            let counts: Vec<String> = sessions
-                .into_iter()
-                .flatten()
-                .map(|(status, count)| format!("{count} {status}"))
-                .collect();
             vec![
-                text(&task["task_id"]),
-                text(&task["status"]),
-                text(&task["harness"]),
-                counts.join(", "),
-                task["mean_reward"].as_f64().map_or("-".to_owned(), |r| format!("{r:.3}")),
-                text(&task["created_at"]),
+                task.task_id.to_string(),
+                word(&task.status),
+                task.harness.clone(),
+                counts(&task.sessions),
+                task.mean_reward.map_or("-".to_owned(), |reward| format!("{reward:.3}")),
+                task.created_at.clone(),
             ]
         })
         .collect();
     display::table(&["task", "status", "harness", "sessions", "reward", "created"], &rows)
 }
 
-fn node_table(nodes: &Value) -> String {
-    let rows: Vec<Vec<String>> = nodes["nodes"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .map(|node| {
-            let held: Vec<String> = node["held"]
-                .as_object()
-                .into_iter()
-                .flatten()
-                .map(|(stage, count)| format!("{count} {stage}"))
-                .collect();
+fn node_table(list: &NodeList) -> String {
+    let rows: Vec<Vec<String>> = list
+        .nodes
+        .iter()
+        .map(|seen| {
             vec![
-                text(&node["node_id"]),
-                text(&node["version"]),
-                text(&node["engine"]),
-                if held.is_empty() { "-".to_owned() } else { held.join(", ") },
+                seen.node.node_id.to_string(),
+                if seen.alive { "alive" } else { "silent" }.to_owned(),
+                seen.node.version.clone(),
+                seen.node.engine.clone(),
+                counts(&seen.node.held),
             ]
         })
         .collect();
-    display::table(&["node", "version", "engine", "sessions held"], &rows)
+    display::table(&["node", "state", "version", "engine", "sessions held"], &rows)
 }
 
-fn text(value: &Value) -> String {
-    value.as_str().unwrap_or("-").to_owned()
+/// `3 running, 5 completed`.
+fn counts(counts: &BTreeMap<String, u32>) -> String {
+    let parts: Vec<String> = counts
+        .iter()
+        .filter(|(_, count)| **count > 0)
+        .map(|(name, count)| format!("{count} {name}"))
+        .collect();
+    if parts.is_empty() { "-".to_owned() } else { parts.join(", ") }
 }
 
 fn word<T: serde::Serialize>(value: &T) -> String {
-    serde_json::to_value(value).map_or_else(|_| "-".to_owned(), |value| text(&value))
+    match serde_json::to_value(value) {
+        Ok(Value::String(word)) => word,
+        _ => "-".to_owned(),
+    }
 }
