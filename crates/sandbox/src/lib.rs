@@ -49,7 +49,7 @@ pub struct SandboxSpec {
     /// Unix socket of the gateway on the host; bridged to a port on the sandbox's own
     /// loopback when its network is closed.
     pub gateway_socket: PathBuf,
-    /// TCP address of the gateway on the host, for sandboxes with an open network.
+    /// TCP address of the gateway on the host, for local sandboxes with an open network.
     pub gateway_address: std::net::SocketAddr,
     /// Host folders shown read-only inside at the same path (harness installations).
     pub read_only: Vec<PathBuf>,
@@ -158,7 +158,9 @@ pub trait Sandbox: Send + Sync {
         executable: bool,
     ) -> Result<(), SandboxError>;
 
-    /// Runs a command to its end. Dropping the future kills the command's tree.
+    /// Runs a command to its end, and ends whatever it left running: when this returns,
+    /// nothing of it lives. Dropping the future kills the command's tree as well; the
+    /// next command, or the end of the sandbox, waits until it is gone.
     async fn exec(&self, exec: Exec) -> Result<ExecEnd, SandboxError>;
 
     /// Remembers the work folder as it is now, as the base of [`Sandbox::diff`].
