@@ -108,3 +108,17 @@ def test_the_token_is_sent(server: ScriptedServer, monkeypatch: pytest.MonkeyPat
         with pytest.raises(NotFoundError):
             client.task("t")
         assert server.requests[-1].headers["authorization"] == expected
+
+
+def test_the_address_may_be_in_the_environment(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("POLAR_SERVER", raising=False)
+    for value, host in [(None, "localhost:50051"), ("elsewhere:7", "elsewhere:7")]:
+        if value is not None:
+            monkeypatch.setenv("POLAR_SERVER", value)
+        client = PolarClient(transport=httpx.MockTransport(server))
+        server.will(httpx.Response(404))
+        with pytest.raises(NotFoundError):
+            client.task("t")
+        assert server.requests[-1].url.netloc.decode() == host

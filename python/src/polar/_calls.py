@@ -82,8 +82,10 @@ class Call(Generic[T]):
             ) from error
 
 
-def base_url(address: str) -> str:
+def base_url(address: Optional[str]) -> str:
     """``localhost:50051`` or a URL, as the URL that paths are put behind."""
+    if address is None:
+        address = os.environ.get("POLAR_SERVER") or "localhost:50051"
     text = address.strip()
     try:
         url = httpx.URL(text if "://" in text else f"http://{text}")

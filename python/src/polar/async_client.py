@@ -44,7 +44,7 @@ class AsyncPolarClient:
 
     def __init__(
         self,
-        address: str = "localhost:50051",
+        address: Optional[str] = None,
         *,
         token: Optional[str] = None,
         timeout: float = 60.0,
@@ -53,7 +53,8 @@ class AsyncPolarClient:
     ) -> None:
         """Nothing is sent yet.
 
-        ``address`` is ``host:port`` or a URL. ``token`` is the server's bearer token;
+        ``address`` is ``host:port`` or a URL; ``$POLAR_SERVER`` when absent, else
+        ``localhost:50051``. ``token`` is the server's bearer token;
         ``$POLAR_TOKEN`` when absent. ``timeout`` is the limit in seconds of one answer.
         ``transport`` replaces the connection, for proxies and tests.
         """
