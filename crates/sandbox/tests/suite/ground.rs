@@ -47,10 +47,12 @@ impl Ground {
     pub(crate) async fn new(
         make: impl FnOnce(&Path) -> (Box<dyn SandboxProvider>, Traits),
     ) -> Ground {
-        let dir = tempfile::Builder::new().prefix("polar-sandbox-test-").tempdir().unwrap();
-        // A child shares its parent's state.
+        // A child shares its parent's state, and leaves nothing beside it when killed.
         let shared = std::env::var_os(STAY).map(PathBuf::from);
-        let state = shared.as_deref().and_then(Path::parent).unwrap_or(dir.path());
+        let shared = shared.as_deref().and_then(Path::parent);
+        let above = shared.map_or_else(std::env::temp_dir, Path::to_owned);
+        let dir = tempfile::Builder::new().prefix("polar-sandbox-test-").tempdir_in(above).unwrap();
+        let state = shared.unwrap_or(dir.path());
         let (provider, traits) = make(state);
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let gateway = listener.local_addr().unwrap();
