@@ -71,6 +71,9 @@ impl SqliteStore {
             .create_if_missing(true)
             .journal_mode(SqliteJournalMode::Wal)
             .synchronous(SqliteSynchronous::Full)
+            // A file of SQLite's own in the temporary folder outlives a process that is
+            // killed between making and unlinking it.
+            .pragma("temp_store", "MEMORY")
             .foreign_keys(true)
             .busy_timeout(Duration::from_secs(10));
         let mut db = writer::connect(&options.clone().optimize_on_close(true, None)).await?;
