@@ -80,6 +80,21 @@ impl Stack {
         self.node.shutdown(GRACE).await;
         self.server.shutdown().await;
     }
+
+    /// Ends running sessions at once, removes their sandboxes, then stops both.
+    pub(crate) async fn abandon(self) {
+        self.node.shutdown(Duration::ZERO).await;
+        self.server.shutdown().await;
+    }
+}
+
+/// A control token for a server that only this process talks to. Agents in sandboxes with
+/// an open network share its loopback, and must not be able to grade themselves.
+pub(crate) fn new_token() -> Result<String> {
+    let mut bytes = [0_u8; 32];
+    getrandom::fill(&mut bytes)
+        .map_err(|error| anyhow::anyhow!("no random bytes for a control token: {error}"))?;
+    Ok(hex::encode(bytes))
 }
 
 /// What a node is told, in the user's terms.

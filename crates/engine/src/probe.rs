@@ -52,7 +52,7 @@ pub enum Outcome {
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
     /// It does not answer as an inference server does.
-    #[error("{0}")]
+    #[error(transparent)]
     Engine(#[from] EngineError),
     /// It is none of the engines that are known.
     #[error(

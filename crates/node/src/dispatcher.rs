@@ -81,6 +81,8 @@ pub(crate) struct Dispatcher {
     /// Against taking work only to give it back, as long as the disk is full.
     start_backoff: Backoff,
     renewal: Duration,
+    /// Leases named in the renewal that is on its way.
+    renewing: Vec<(SessionId, Epoch)>,
     /// Given up for the end of the node; told to the server once they have stopped.
     to_release: Vec<ReleaseItem>,
 }
@@ -106,6 +108,7 @@ impl Dispatcher {
             lease_backoff: Backoff::default(),
             start_backoff: Backoff::default(),
             renewal: FIRST_RENEWAL,
+            renewing: Vec::new(),
             to_release: Vec::new(),
         }
     }
@@ -244,7 +247,7 @@ impl Dispatcher {
         }
     }
 
-    fn ask_for_renewal(&self) -> Option<Question<RenewResponse>> {
+    fn ask_for_renewal(&mut self) -> Option<Question<RenewResponse>> {
         let renewed = self.held.iter().filter(|(_, held)| !held.is_given_up());
         let items: Vec<_> = renewed
             .map(|((session_id, epoch), held)| {
@@ -260,6 +263,7 @@ impl Dispatcher {
         if items.is_empty() {
             return None;
         }
+        self.renewing = items.iter().map(|item| (item.session_id.clone(), item.epoch)).collect();
         let ask = RenewRequest { node: self.info(), items };
         let client = self.client.clone();
         let patience = self.renewal.max(Duration::from_secs(1));
@@ -277,9 +281,12 @@ impl Dispatcher {
         }
     }
 
+    /// Passes an order on to the leases that were named when it was asked for. One that
+    /// came since, for the same session under a newer epoch, is not meant.
     fn order(&self, sessions: &[SessionId], order: Control) {
         for ((session, epoch), held) in &self.held {
-            if sessions.contains(session) && !held.is_given_up() {
+            let asked = self.renewing.iter().any(|(s, e)| s == session && e == epoch);
+            if asked && sessions.contains(session) && !held.is_given_up() {
                 tracing::warn!(%session, %epoch, ?order, "told by the server");
                 held.control.send_replace(order);
             }

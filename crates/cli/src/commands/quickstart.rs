@@ -33,9 +33,10 @@ pub(crate) async fn quickstart(args: Quickstart) -> Result<()> {
 
     let isolation = chosen_isolation(args.local_isolation).await?;
     let state = tempfile::Builder::new().prefix("polar-quickstart-").tempdir()?;
+    let token = stack::new_token()?;
     let config = StackConfig {
         api: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0),
-        token: None,
+        token: Some(token.clone()),
         state: state.path().to_owned(),
         node: NodeArgs {
             proxy_port: 0,
@@ -46,10 +47,16 @@ pub(crate) async fn quickstart(args: Quickstart) -> Result<()> {
         },
     };
     let stack = Stack::start(config, engine).await?;
-    let api = Api::new(stack.api_url(), None)?;
+    let api = Api::new(stack.api_url(), Some(token))?;
     let tasks = demo_tasks(&args.harness, args.samples)?;
     say(&format!("Running {} on the demo task …", args.harness.join(" and ")))?;
-    let followed = follow::submit_and_follow(&api, &tasks).await?;
+    let followed = match follow::unless_interrupted(&api, &tasks).await {
+        Ok(followed) => followed,
+        Err(error) => {
+            stack.abandon().await;
+            return Err(error);
+        }
+    };
 
     say("\nTraces (trained tokens are marked):\n")?;
     for session in followed.iter().flat_map(|task| &task.sessions) {

@@ -37,17 +37,26 @@ pub(crate) async fn run(args: Run) -> Result<()> {
                 (None, None) => bail!("no folder for state"),
             };
             let engine = stack::connect_engine(&args.engine).await?;
+            let token = stack::new_token()?;
             let config = StackConfig {
                 api: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0),
-                token: None,
+                token: Some(token.clone()),
                 state,
                 node: args.node.clone(),
             };
             let stack = Stack::start(config, engine).await?;
-            (Api::new(stack.api_url(), None)?, Some(stack), temporary)
+            (Api::new(stack.api_url(), Some(token))?, Some(stack), temporary)
         }
     };
-    let followed = follow::submit_and_follow(&api, &[task]).await?;
+    let followed = match follow::unless_interrupted(&api, &[task]).await {
+        Ok(followed) => followed,
+        Err(error) => {
+            if let Some(stack) = stack {
+                stack.abandon().await;
+            }
+            return Err(error);
+        }
+    };
     follow::print_summary(&followed)?;
     if let Some(stack) = stack {
         if temporary.is_none() {

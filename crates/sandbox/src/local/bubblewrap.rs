@@ -70,7 +70,10 @@ const USR_LINKS: [&str; 6] = ["/bin", "/sbin", "/lib", "/lib32", "/lib64", "/lib
 /// them writable when it is run by root.
 const PROC_READ_ONLY: [&str; 3] = ["/proc/sys", "/proc/fs", "/proc/sysrq-trigger"];
 /// What tells about the host and no harness needs.
-const PROC_HIDDEN: [&str; 6] = [
+const HIDDEN: [&str; 8] = [
+    // Keys of the host, which root inside may read as their owner.
+    "/etc/pki/tls/private",
+    "/etc/ssl/private",
     "/proc/acpi",
     "/proc/kcore",
     "/proc/keys",
@@ -368,7 +371,7 @@ fn add_proc(all: &mut Arguments) {
     for path in PROC_READ_ONLY.map(Path::new) {
         all.mount("--ro-bind-try", path, path);
     }
-    for path in PROC_HIDDEN.map(Path::new) {
+    for path in HIDDEN.map(Path::new) {
         match std::fs::symlink_metadata(path) {
             Ok(found) if found.is_dir() => {
                 let path = path.as_os_str();

@@ -293,12 +293,17 @@ impl Checker<'_> {
     }
 }
 
-/// `name@1.2.3`, also with a scope; no ranges, no tags.
+/// `name@1.2.3`, also with a scope; no ranges, no tags, and nothing but a name of the
+/// registry: npm would take a URL or a path as well, and run what it finds there.
 fn is_pinned(package: &str) -> bool {
     let Some((name, version)) = package.rsplit_once('@') else { return false };
     let numbers: Vec<_> = version.splitn(3, '.').collect();
-    !name.is_empty()
-        && !name.starts_with('-')
+    let bare = match name.strip_prefix('@') {
+        Some(scoped) => scoped.replacen('/', "", 1),
+        None => name.to_owned(),
+    };
+    bare.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && bare.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_'))
         && numbers.len() == 3
         && numbers[..2]
             .iter()
@@ -321,5 +326,35 @@ fn shorten(text: &str) -> String {
     match line.char_indices().nth(60) {
         Some((end, _)) => format!("{}…", &line[..end]),
         None => line.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_pinned;
+
+    #[test]
+    fn only_pinned_names_of_the_registry_are_packages() {
+        for good in ["pi@1.6.0", "@scope/pi.x@1.6.0", "node@22.23.3", "a_b@1.0.0-rc.1+b2"] {
+            assert!(is_pinned(good), "{good} was refused");
+        }
+        for bad in [
+            "pi",
+            "pi@latest",
+            "pi@^1.0.0",
+            "pi@1.2",
+            "@1.2.3",
+            "--x@1.2.3",
+            "../x@1.2.3",
+            "https://host/x@1.2.3",
+            "git+ssh://host/x@1.2.3",
+            "user/repo@1.2.3",
+            "file:x@1.2.3",
+            "@a/b/c@1.2.3",
+            "npm:other@1.2.3",
+            "a b@1.2.3",
+        ] {
+            assert!(!is_pinned(bad), "{bad} was accepted");
+        }
     }
 }
