@@ -59,7 +59,8 @@ pub trait TaskStore: Send + Sync + 'static {
         now: Timestamp,
     ) -> Result<Vec<Lease>, StoreError>;
 
-    /// Renews all leases of a node and takes note of where its sessions stand.
+    /// Renews all leases of a node and takes note of where its sessions stand. Those that
+    /// still wait on the node for a place get their time anew.
     async fn renew(
         &self,
         request: &RenewRequest,
@@ -85,8 +86,9 @@ pub trait TaskStore: Send + Sync + 'static {
     /// another attempt is over, and forgets nodes not heard of for long.
     async fn expire(&self, now: Timestamp) -> Result<Expired, StoreError>;
 
-    /// Gives every live lease a fresh term. Called when a server starts, so that the time
-    /// it was away costs no node its sessions. Returns how many there are.
+    /// Gives every live lease a fresh term, and moves the deadline of its session as far.
+    /// Called when a server starts, so that the time it was away costs no node its
+    /// sessions. Returns how many there are.
     async fn extend_leases(&self, now: Timestamp) -> Result<u64, StoreError>;
 
     /// One task.
@@ -139,10 +141,10 @@ pub struct Limits {
     pub lease_ttl: Duration,
     /// How long a node may take to end a cancelled session.
     pub cancel_grace: Duration,
-    /// How much longer than the sum of its budgets a node may hold a session: waiting for
-    /// slots and handing over.
+    /// How much longer than the sum of its budgets a node may hold a session that it has
+    /// begun to run: waiting to be graded and handing over.
     pub overdue_slack: Duration,
-    /// How long a session may wait for a node.
+    /// How long a session may wait for a node, and then on the node for a place.
     pub queue_limit: Duration,
     /// Pause before a failed attempt is tried again; four times as long after each further
     /// one, so that an engine that is down does not use up all attempts at once.

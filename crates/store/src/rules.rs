@@ -3,7 +3,7 @@
 
 use crate::Limits;
 use jiff::Timestamp;
-use polar_types::{Budgets, ErrorClass, Outcome, SessionStatus, Side, TaskStatus};
+use polar_types::{Budgets, ErrorClass, Outcome, SessionStatus, Side, Stage, TaskStatus};
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -167,11 +167,23 @@ pub(crate) fn retry_pause(spent: u32, limits: &Limits) -> Duration {
     limits.retry_pause.saturating_mul(factor).min(limits.longest_retry_pause)
 }
 
-/// How long a node may hold a session at most.
+/// How long a node may hold a session once it no longer waits for a place there.
 pub(crate) fn longest_hold(budgets: &Budgets, limits: &Limits) -> Duration {
     let seconds = budgets.prepare_seconds + budgets.run_seconds + budgets.grade_seconds;
     let working = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::ZERO);
     working.saturating_add(limits.overdue_slack)
+}
+
+/// Whether a session on a node waits for a place or its sandbox: time that its budgets
+/// do not count. The node ends a preparation that takes too long by itself.
+pub(crate) fn waits_on_node(stage: Stage) -> bool {
+    matches!(stage, Stage::Prepare | Stage::Ready)
+}
+
+/// Deadline of a session that still waits on its node. Waiting there has the same end as
+/// waiting for a node.
+pub(crate) fn deadline_in_wait(leased_at: i64, hold: Duration, limits: &Limits, now: i64) -> i64 {
+    plus(now.min(plus(leased_at, limits.queue_limit)), hold)
 }
 
 pub(crate) fn millis(at: Timestamp) -> i64 {

@@ -111,7 +111,7 @@ async fn promise_4_a_callback_survives_refusals_and_restarts_under_one_id() {
     server.up().await;
     // Not before its pause is over, on the server's clock.
     assert_eq!(receiver.received(2).await.len(), 2);
-    server.clock.advance(2);
+    server.clock.advance(Duration::from_secs(2));
     let all = receiver.received(4).await;
     let mut first: Vec<_> = first.iter().map(id_of).collect();
     let mut second: Vec<_> = all[2..].iter().map(id_of).collect();
@@ -136,7 +136,7 @@ async fn promise_6_a_callback_that_is_never_taken_ends_and_shows_it() {
             })
             .await;
         // 1, 2, 4 and 8 seconds: the pauses double until the next would be too late.
-        server.clock.advance(1 << (attempt - 1));
+        server.clock.advance(Duration::from_secs(1 << (attempt - 1)));
     }
     let session = server.until("/api/sessions/t-s0", |s| s["callback"]["status"] == "failed").await;
     assert!(session["callback"]["error"].as_str().unwrap().contains("500"));

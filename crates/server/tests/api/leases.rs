@@ -1,16 +1,18 @@
 //! One holder at a time, over expiry, restarts and cancellation.
 
 use crate::support::{DEADLINE, Fixture, node_info, report_of};
-use polar_types::{LeaseRequest, Outcome, RenewItem, RenewRequest, Stage};
+use polar_store::Limits;
+use polar_types::{Lease, LeaseRequest, Outcome, RenewItem, RenewRequest, Stage};
 use reqwest::StatusCode;
 use serde_json::json;
+use std::time::Duration;
 
 #[tokio::test]
 async fn promise_5_an_expired_lease_is_handed_out_anew_and_the_old_result_refused() {
     let server = Fixture::start().await;
     server.submit(json!({ "task_id": "t" })).await;
     let old = server.lease("n1", 1).await.remove(0);
-    server.clock.advance(61);
+    server.clock.advance(server.limits.lease_ttl);
     server.until("/api/sessions/t-s0", |session| session["status"] == "queued").await;
 
     let new = server.lease("n2", 1).await.remove(0);
@@ -37,8 +39,8 @@ async fn a_restart_of_the_server_costs_no_node_its_sessions() {
     server.submit(json!({ "task_id": "t" })).await;
     let lease = server.lease("n1", 1).await.remove(0);
     server.down().await;
-    // Longer than the lease lives.
-    server.clock.advance(3600);
+    // Longer than the lease lives, and than its node may hold the session.
+    server.clock.advance(server.limits.lease_ttl + longest_hold(&lease, &server.limits));
     server.up().await;
     let renewal = RenewRequest {
         node: node_info("n1", "boot-1"),
@@ -75,13 +77,14 @@ async fn cancelling_ends_queued_sessions_and_asks_nodes_for_the_others() {
 #[tokio::test]
 async fn a_node_that_never_ends_a_cancelled_session_loses_it() {
     let server = Fixture::start_with(|config| {
-        config.limits.lease_ttl = std::time::Duration::from_secs(1_000_000);
+        // Its node goes on renewing the lease.
+        config.limits.lease_ttl = config.limits.cancel_grace * 2;
     })
     .await;
     server.submit(json!({ "task_id": "t" })).await;
     server.lease("n1", 1).await;
     server.delete("/api/tasks/t").await;
-    server.clock.advance(121);
+    server.clock.advance(server.limits.cancel_grace);
     let task = server.until("/api/tasks/t", |task| task["status"] != "running").await;
     assert_eq!(task["status"], "cancelled");
 }
@@ -99,5 +102,11 @@ async fn a_request_for_work_is_held_open_until_there_is_some() {
     let ((_, answer), _) =
         tokio::time::timeout(DEADLINE, async { tokio::join!(asked, submitted) }).await.unwrap();
     assert_eq!(answer["leases"].as_array().unwrap().len(), 3);
-    assert_eq!(answer["ttl_seconds"], json!(60.0));
+    assert_eq!(answer["ttl_seconds"], json!(server.limits.lease_ttl.as_secs_f64()));
+}
+
+fn longest_hold(lease: &Lease, limits: &Limits) -> Duration {
+    let budgets = &lease.task.budgets;
+    let working = budgets.prepare_seconds + budgets.run_seconds + budgets.grade_seconds;
+    Duration::from_secs_f64(working) + limits.overdue_slack
 }

@@ -2,6 +2,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 use polar_server::{Clock, Server, ServerConfig, ServerHandle};
+use polar_store::Limits;
 use polar_types::{
     Artifact, Known, Lease, LeaseRequest, LeaseResponse, NodeInfo, Outcome, SessionReport, Slots,
     StageTimes, TokenCounts,
@@ -28,9 +29,9 @@ impl ManualClock {
         Self(Arc::new(Mutex::new("2026-01-02T03:04:05Z".parse().unwrap())))
     }
 
-    pub(crate) fn advance(&self, seconds: i64) {
+    pub(crate) fn advance(&self, span: Duration) {
         let mut now = self.0.lock().unwrap();
-        *now = now.saturating_add(SignedDuration::from_secs(seconds)).unwrap();
+        *now = now.saturating_add(SignedDuration::try_from(span).unwrap()).unwrap();
     }
 }
 
@@ -57,6 +58,8 @@ pub(crate) struct Fixture {
     pub(crate) data: TempDir,
     pub(crate) clock: ManualClock,
     pub(crate) client: reqwest::Client,
+    /// The terms that the server was started with.
+    pub(crate) limits: Limits,
     server: Option<ServerHandle>,
     url: String,
     edit: Box<dyn Fn(&mut ServerConfig) + Send + Sync>,
@@ -75,6 +78,7 @@ impl Fixture {
             data: tempfile::tempdir().unwrap(),
             clock: ManualClock::new(),
             client: reqwest::Client::builder().timeout(DEADLINE).no_proxy().build().unwrap(),
+            limits: Limits::default(),
             server: None,
             url: String::new(),
             edit: Box::new(edit),
@@ -87,6 +91,7 @@ impl Fixture {
     pub(crate) async fn up(&mut self) {
         let mut config = config(self.data.path(), &self.clock);
         (self.edit)(&mut config);
+        self.limits = config.limits;
         let server = Server::start(config).await.unwrap();
         self.url = format!("http://{}", server.addr());
         self.server = Some(server);

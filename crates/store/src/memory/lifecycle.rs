@@ -158,6 +158,7 @@ impl State {
         session.lease = Some(Holder {
             node: node.node_id.clone(),
             boot_id: node.boot_id.clone(),
+            since: now,
             expires_at: plus(now, limits.lease_ttl),
         });
         session.available_at = None;
@@ -198,8 +199,13 @@ impl State {
                 answer.lost.push(id.clone());
                 continue;
             };
-            if let Some(lease) = &mut session.lease {
+            let task = self.tasks.get(&session.task);
+            if let Some((lease, task)) = session.lease.as_mut().zip(task) {
                 lease.expires_at = plus(now, limits.lease_ttl);
+                if rules::waits_on_node(item.stage) && !session.cancel_requested {
+                    let hold = longest_hold(&task.spec.budgets, limits);
+                    session.deadline_at = rules::deadline_in_wait(lease.since, hold, limits, now);
+                }
             }
             session.waiting_for.clone_from(&item.waiting_for);
             if session.cancel_requested {
@@ -216,6 +222,20 @@ impl State {
             }
         }
         answer
+    }
+
+    pub(super) fn extend_leases(&mut self, limits: &Limits, now: i64) -> u64 {
+        let expires_at = plus(now, limits.lease_ttl);
+        let mut extended = 0;
+        for session in self.sessions.values_mut() {
+            if let Some(lease) = &mut session.lease {
+                let away = expires_at.saturating_sub(lease.expires_at).max(0);
+                session.deadline_at = session.deadline_at.saturating_add(away);
+                lease.expires_at = expires_at;
+                extended += 1;
+            }
+        }
+        extended
     }
 
     pub(super) fn complete(

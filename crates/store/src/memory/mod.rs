@@ -115,11 +115,7 @@ impl TaskStore for MemoryStore {
     }
 
     async fn extend_leases(&self, now: Timestamp) -> Result<u64, StoreError> {
-        self.write(|state, limits| {
-            let expires_at = plus(millis(now), limits.lease_ttl);
-            let leases = state.sessions.values_mut().filter_map(|s| s.lease.as_mut());
-            Ok(leases.map(|lease| lease.expires_at = expires_at).count() as u64)
-        })
+        self.write(|state, limits| Ok(state.extend_leases(limits, millis(now))))
     }
 
     async fn task(&self, task: &TaskId) -> Result<TaskInfo, StoreError> {

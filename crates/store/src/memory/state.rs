@@ -59,6 +59,7 @@ pub(super) struct Session {
 pub(super) struct Holder {
     pub(super) node: NodeId,
     pub(super) boot_id: String,
+    pub(super) since: i64,
     pub(super) expires_at: i64,
 }
 

@@ -18,6 +18,8 @@ pub(super) struct SessionRow {
     pub(super) epoch: u64,
     pub(super) node_id: Option<String>,
     pub(super) runtime: String,
+    pub(super) leased_at: Option<i64>,
+    pub(super) hold: Option<i64>,
     pub(super) expires_at: Option<i64>,
     pub(super) standing: Standing,
 }
@@ -25,8 +27,8 @@ pub(super) struct SessionRow {
 impl SessionRow {
     pub(super) async fn find(work: &mut Work<'_>, id: &str) -> Result<Option<Self>, StoreError> {
         let row = sqlx::query(
-            "SELECT session_id, task_id, status, epoch, node_id, runtime, expires_at, attempt,
-                 spent, max_attempts, cancel_requested
+            "SELECT session_id, task_id, status, epoch, node_id, runtime, leased_at, hold,
+                 expires_at, attempt, spent, max_attempts, cancel_requested
              FROM session WHERE session_id = $1",
         )
         .bind(id)
@@ -41,6 +43,8 @@ impl SessionRow {
             epoch: count(&row, "epoch")?,
             node_id: get(&row, "node_id")?,
             runtime: get(&row, "runtime")?,
+            leased_at: get(&row, "leased_at")?,
+            hold: get(&row, "hold")?,
             expires_at: get(&row, "expires_at")?,
             standing: Standing {
                 attempt: count(&row, "attempt")?,

@@ -4,15 +4,16 @@ use super::ending::{self, SessionRow};
 use super::events::append;
 use super::rows::{backend, count, get, json, position, to_json, word};
 use super::writer::{Work, Write};
-use crate::StoreError;
 use crate::rules::{self, Loss, longest_hold, plus};
+use crate::{Limits, StoreError};
 use async_trait::async_trait;
 use polar_types::{
     Epoch, EventKind, Lease, NodeInfo, RenewItem, RenewRequest, RenewResponse, SessionId,
-    SessionStatus, TaskSpec,
+    SessionStatus, Stage, TaskSpec,
 };
 use sqlx::{QueryBuilder, Sqlite};
 use std::collections::HashMap;
+use std::time::Duration;
 
 pub(super) struct Claim {
     pub(super) node: NodeInfo,
@@ -96,10 +97,12 @@ impl Claim {
         mut task: TaskSpec,
     ) -> Result<Lease, StoreError> {
         let node = self.node.node_id.as_str();
+        let hold = longest_hold(&task.budgets, work.limits);
         let row = sqlx::query(
             "UPDATE session SET status = 'preparing', waiting_for = NULL, attempt = attempt + 1,
                  epoch = epoch + 1, node_id = $2, boot_id = $3, expires_at = $4,
-                 deadline_at = $5, available_at = NULL, updated_at = $6
+                 deadline_at = $5, available_at = NULL, updated_at = $6, leased_at = $6,
+                 hold = $7
              WHERE session_id = $1
              RETURNING session_id, group_id, attempt, epoch, sample_index",
         )
@@ -107,8 +110,9 @@ impl Claim {
         .bind(node)
         .bind(&self.node.boot_id)
         .bind(plus(self.now, work.limits.lease_ttl))
-        .bind(plus(self.now, longest_hold(&task.budgets, work.limits)))
+        .bind(plus(self.now, hold))
         .bind(self.now)
+        .bind(plus(0, hold))
         .fetch_one(&mut *work.db)
         .await
         .map_err(backend)?;
@@ -212,7 +216,8 @@ impl Renew {
         let changed = status != session.status;
         sqlx::query(
             "UPDATE session SET expires_at = $2, status = $3, waiting_for = $4,
-                 updated_at = CASE WHEN $5 THEN $6 ELSE updated_at END
+                 updated_at = CASE WHEN $5 THEN $6 ELSE updated_at END,
+                 deadline_at = COALESCE($7, deadline_at)
              WHERE session_id = $1",
         )
         .bind(session.session_id.as_str())
@@ -221,6 +226,7 @@ impl Renew {
         .bind(item.waiting_for.as_deref())
         .bind(changed)
         .bind(self.now)
+        .bind(self.deadline_in_wait(session, item.stage, work.limits))
         .execute(&mut *work.db)
         .await
         .map_err(backend)?;
@@ -235,6 +241,18 @@ impl Renew {
     }
 }
 
+impl Renew {
+    /// The deadline of a session that still waits here; `None` where it stays as it is.
+    fn deadline_in_wait(&self, session: &SessionRow, stage: Stage, limits: &Limits) -> Option<i64> {
+        if session.standing.cancel_requested || !rules::waits_on_node(stage) {
+            return None;
+        }
+        let (leased_at, hold) = session.leased_at.zip(session.hold)?;
+        let hold = Duration::from_millis(hold.try_into().ok()?);
+        Some(rules::deadline_in_wait(leased_at, hold, limits, self.now))
+    }
+}
+
 pub(super) struct ExtendLeases {
     pub(super) now: i64,
 }
@@ -244,11 +262,16 @@ impl Write for ExtendLeases {
     type Answer = u64;
 
     async fn apply(&self, work: &mut Work<'_>) -> Result<u64, StoreError> {
-        let done = sqlx::query("UPDATE session SET expires_at = $1 WHERE node_id IS NOT NULL")
-            .bind(plus(self.now, work.limits.lease_ttl))
-            .execute(&mut *work.db)
-            .await
-            .map_err(backend)?;
+        let done = sqlx::query(
+            "UPDATE session SET expires_at = $1,
+                 deadline_at = deadline_at
+                     + CASE WHEN expires_at < $1 THEN $1 - expires_at ELSE 0 END
+             WHERE node_id IS NOT NULL",
+        )
+        .bind(plus(self.now, work.limits.lease_ttl))
+        .execute(&mut *work.db)
+        .await
+        .map_err(backend)?;
         Ok(done.rows_affected())
     }
 }

@@ -10,7 +10,7 @@ use std::path::Path;
 
 /// One script per version, applied in order, each in a transaction of its own. A script
 /// that has been released is never changed; a new version adds one.
-const VERSIONS: [&str; 2] = [VERSION_1, VERSION_2];
+const VERSIONS: [&str; 3] = [VERSION_1, VERSION_2, VERSION_3];
 
 const VERSION_1: &str = "
 CREATE TABLE counter (
@@ -120,6 +120,14 @@ ALTER TABLE session ADD COLUMN available_at BIGINT;
 CREATE INDEX session_available ON session (available_at);
 ";
 
+/// When the lease began, and for how many milliseconds a node may hold the session once it
+/// no longer waits there. Both stay NULL in leases of older versions, whose deadline is
+/// not moved.
+const VERSION_3: &str = "
+ALTER TABLE session ADD COLUMN leased_at BIGINT;
+ALTER TABLE session ADD COLUMN hold BIGINT;
+";
+
 /// Brings the file to the newest version; refuses one that is newer still.
 pub(super) async fn migrate(db: &mut SqliteConnection, path: &Path) -> Result<(), StoreError> {
     sqlx::raw_sql("CREATE TABLE IF NOT EXISTS schema_version (version BIGINT NOT NULL)")
@@ -173,7 +181,7 @@ mod tests {
                     .unwrap();
                 assert_eq!(newest, VERSIONS.len() as i64);
             }
-            let rows = "SELECT COUNT(*) FROM event, (SELECT COUNT(available_at) FROM session)";
+            let rows = "SELECT COUNT(*) FROM event, (SELECT COUNT(available_at), COUNT(hold) FROM session)";
             let rows: i64 = sqlx::query_scalar(rows).fetch_one(&mut db).await.unwrap();
             assert_eq!(rows, 1);
         }

@@ -4,10 +4,10 @@ use crate::samples::{
     LIMITS, LONGEST_HOLD, at, failure, node, node_with, release, renewal, report, task,
 };
 use polar_store::{
-    CallbackResult, EventQuery, MemoryStore, SqliteStore, StoreError, TaskQuery, TaskStore,
+    CallbackResult, EventQuery, Expired, MemoryStore, SqliteStore, StoreError, TaskQuery, TaskStore,
 };
 use polar_types::{
-    CallbackStatus, EventKind, Outcome, ResultAck, SessionStatus, Side, Stage, TaskStatus,
+    CallbackStatus, EventKind, Lease, Outcome, ResultAck, SessionStatus, Side, Stage, TaskStatus,
 };
 use serde_json::json;
 
@@ -42,6 +42,10 @@ on_every_store!(
     promise_6_every_lost_session_ends_after_its_last_attempt,
     promise_6_a_session_that_no_node_takes_ends,
     promise_6_a_session_held_for_too_long_is_taken_away,
+    waiting_for_a_place_on_the_node_takes_nothing_of_the_budgets,
+    promise_6_a_session_that_waits_on_its_node_for_ever_is_taken_away,
+    the_time_the_server_was_away_takes_nothing_of_the_budgets,
+    promise_6_a_cancelled_session_gets_no_more_time_by_waiting,
     a_release_spends_no_attempt_but_not_for_ever,
     cancelling_ends_what_is_queued_and_asks_for_the_rest,
     a_cancelled_session_is_not_tried_again,
@@ -244,12 +248,73 @@ async fn promise_6_a_session_that_no_node_takes_ends(store: &dyn TaskStore) {
 async fn promise_6_a_session_held_for_too_long_is_taken_away(store: &dyn TaskStore) {
     store.submit(vec![task("t", json!({ "max_attempts": 1 }))], at(0)).await.unwrap();
     let lease = store.claim(&node("n1"), 1, at(0)).await.unwrap().remove(0);
-    let renew = renewal(&node("n1"), &[&lease], Stage::Ready);
-    store.renew(&renew, at(LONGEST_HOLD - 1)).await.unwrap();
-    assert!(store.expire(at(LONGEST_HOLD - 1)).await.unwrap().ended.is_empty());
-    assert_eq!(store.expire(at(LONGEST_HOLD)).await.unwrap().ended.len(), 1);
+    is_overdue_at(store, &lease, LONGEST_HOLD).await;
+}
+
+/// Holds whatever the node renews until then, and not a moment longer.
+async fn is_overdue_at(store: &dyn TaskStore, lease: &Lease, deadline: i64) {
+    for stage in [Stage::Run, Stage::Grade, Stage::Deliver] {
+        let renew = renewal(&node("n1"), &[lease], stage);
+        assert!(store.renew(&renew, at(deadline - 1)).await.unwrap().lost.is_empty());
+    }
+    assert_eq!(store.expire(at(deadline - 1)).await.unwrap(), Expired::default());
+    store.expire(at(deadline)).await.unwrap();
     let session = store.session(&lease.session_id).await.unwrap();
     assert_eq!(session.attempts[0].lost.as_deref(), Some("overdue"));
+}
+
+async fn waiting_for_a_place_on_the_node_takes_nothing_of_the_budgets(store: &dyn TaskStore) {
+    store.submit(vec![task("t", json!({}))], at(0)).await.unwrap();
+    let lease = store.claim(&node("n1"), 1, at(0)).await.unwrap().remove(0);
+    let mut waited = 0;
+    for stage in [Stage::Prepare, Stage::Ready, Stage::Ready] {
+        waited += LONGEST_HOLD - 1;
+        let renew = renewal(&node("n1"), &[&lease], stage);
+        assert!(store.renew(&renew, at(waited)).await.unwrap().lost.is_empty());
+        assert_eq!(store.expire(at(waited)).await.unwrap(), Expired::default());
+    }
+    is_overdue_at(store, &lease, waited + LONGEST_HOLD).await;
+}
+
+async fn promise_6_a_session_that_waits_on_its_node_for_ever_is_taken_away(store: &dyn TaskStore) {
+    store.submit(vec![task("t", json!({}))], at(0)).await.unwrap();
+    let lease = store.claim(&node("n1"), 1, at(0)).await.unwrap().remove(0);
+    let renew = renewal(&node("n1"), &[&lease], Stage::Ready);
+    let queue_limit = i64::try_from(LIMITS.queue_limit.as_secs()).unwrap();
+    let mut now = 0;
+    while store.session(&lease.session_id).await.unwrap().attempts[0].lost.is_none() {
+        now += 50;
+        assert!(now <= queue_limit + LONGEST_HOLD, "it waits for ever");
+        store.renew(&renew, at(now)).await.unwrap();
+        store.expire(at(now)).await.unwrap();
+    }
+    assert_eq!(now, queue_limit + LONGEST_HOLD);
+}
+
+async fn the_time_the_server_was_away_takes_nothing_of_the_budgets(store: &dyn TaskStore) {
+    let cancelled = "c".parse().unwrap();
+    store.submit(vec![task("t", json!({})), task("c", json!({}))], at(0)).await.unwrap();
+    let leases = store.claim(&node("n1"), 2, at(0)).await.unwrap();
+    let renew = renewal(&node("n1"), &[&leases[0], &leases[1]], Stage::Run);
+    store.renew(&renew, at(10)).await.unwrap();
+    store.cancel(&cancelled, at(10)).await.unwrap();
+    // Away from then on, and started twice before the node comes through.
+    let back = 2 * LONGEST_HOLD;
+    assert_eq!(store.extend_leases(at(back - 5)).await.unwrap(), 2);
+    assert_eq!(store.extend_leases(at(back)).await.unwrap(), 2);
+    // The node has as long to end what was cancelled as if the server had been there.
+    assert_eq!(store.expire(at(back + 29)).await.unwrap(), Expired::default());
+    assert_eq!(store.expire(at(back + 30)).await.unwrap().ended, [leases[1].session_id.clone()]);
+    is_overdue_at(store, &leases[0], LONGEST_HOLD + back - 10).await;
+}
+
+async fn promise_6_a_cancelled_session_gets_no_more_time_by_waiting(store: &dyn TaskStore) {
+    store.submit(vec![task("t", json!({}))], at(0)).await.unwrap();
+    let lease = store.claim(&node("n1"), 1, at(0)).await.unwrap().remove(0);
+    store.cancel(&"t".parse().unwrap(), at(1)).await.unwrap();
+    let renew = renewal(&node("n1"), &[&lease], Stage::Ready);
+    assert_eq!(store.renew(&renew, at(30)).await.unwrap().cancelled.len(), 1);
+    assert_eq!(store.expire(at(31)).await.unwrap().ended, [lease.session_id]);
 }
 
 async fn a_release_spends_no_attempt_but_not_for_ever(store: &dyn TaskStore) {
