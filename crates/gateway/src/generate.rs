@@ -9,7 +9,6 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderValue, Method, Request as HttpRequest, Response, StatusCode, header};
 use bytes::Bytes;
-use futures_util::StreamExt;
 use jiff::Timestamp;
 use polar_convo::{
     ApiError, Dialect, Reply, ReplyHead, StreamEncoder, apply_pins, error_response, unary_body,
@@ -17,7 +16,6 @@ use polar_convo::{
 use polar_engine::GenerateRequest;
 use polar_types::ErrorClass;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// What a path asks for.
 enum Route {
@@ -64,9 +62,7 @@ pub(crate) async fn dispatch(
     }
     let secret = addressed.secret.or_else(|| header_secret(request.headers()));
     let Some(session) = secret.and_then(|secret| gateway.session(secret)) else {
-        let error = unknown_secret(secret.is_some());
-        discard_body(request.into_body(), gateway.config.max_body_bytes).await;
-        return refuse(dialect, &error);
+        return refuse(dialect, &unknown_secret(secret.is_some()));
     };
     match route {
         Route::Generate(dialect) => generate(&gateway, session, dialect, request)
@@ -79,7 +75,6 @@ pub(crate) async fn dispatch(
             .unwrap_or_else(|error| refuse(dialect, &error)),
         Route::Alive | Route::Unknown => {
             let error = ApiError::unknown_route(request.method().as_str(), addressed.route);
-            discard_body(request.into_body(), gateway.config.max_body_bytes).await;
             refuse(dialect, &error)
         }
     }
@@ -173,7 +168,6 @@ pub(crate) async fn read_body(request: HttpRequest<Body>, limit: usize) -> Resul
     if let Some(encoding) = request.headers().get(header::CONTENT_ENCODING)
         && encoding.as_bytes() != b"identity"
     {
-        discard_body(request.into_body(), limit).await;
         return Err(ApiError::new(
             ErrorClass::Invalid,
             "compressed request bodies are not supported; send it without content-encoding",
@@ -190,7 +184,6 @@ pub(crate) async fn read_body(request: HttpRequest<Body>, limit: usize) -> Resul
         )
     };
     if declared.is_some_and(|length| length > limit) {
-        discard_body(request.into_body(), limit).await;
         return Err(too_large());
     }
     axum::body::to_bytes(request.into_body(), limit).await.map_err(|error| {
@@ -204,27 +197,6 @@ pub(crate) async fn read_body(request: HttpRequest<Body>, limit: usize) -> Resul
         }
         ApiError::new(ErrorClass::Invalid, format!("the request body broke off: {error}"))
     })
-}
-
-/// Longest wait for the rest of a body that nobody needs.
-const DISCARD_WAIT: Duration = Duration::from_secs(5);
-
-/// Reads a refused request's body to its end, within bounds. A connection closed over
-/// unread bytes is reset, and the reset can overtake the answer: the client would see a
-/// broken connection in place of the error.
-async fn discard_body(body: Body, limit: usize) {
-    let mut frames = body.into_data_stream();
-    let discard = async {
-        let mut rest = limit;
-        while let Some(Ok(frame)) = frames.next().await {
-            match rest.checked_sub(frame.len()) {
-                Some(left) => rest = left,
-                None => break,
-            }
-        }
-    };
-    // Out of time means a client that does not send; it gets its answer all the same.
-    let _ = tokio::time::timeout(DISCARD_WAIT, discard).await;
 }
 
 /// The error in the dialect's shape.

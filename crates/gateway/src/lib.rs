@@ -22,6 +22,7 @@ pub use session::{Activity, NotJournalled, SessionHandle, SessionOptions};
 
 use crate::session::Session;
 use axum::Router;
+use axum::middleware::from_fn;
 use polar_engine::{Engine, EngineInfo};
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -85,7 +86,10 @@ impl Gateway {
 
     /// The harness-facing routes, to be served on TCP and on a Unix socket.
     pub fn router(self: &Arc<Self>) -> Router {
-        Router::new().fallback(generate::dispatch).with_state(self.clone())
+        Router::new()
+            .fallback(generate::dispatch)
+            .layer(from_fn(polar_http::read_to_the_end_before_refusing))
+            .with_state(self.clone())
     }
 
     /// The engine behind it, as its probe described it.

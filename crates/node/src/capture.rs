@@ -6,7 +6,7 @@
 use crate::NodeConfig;
 use axum::extract::{DefaultBodyLimit, Path as UrlPath, Request, State};
 use axum::http::{StatusCode, header};
-use axum::middleware::{Next, from_fn_with_state};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use axum::{Json, Router};
@@ -60,6 +60,7 @@ pub(crate) fn router(captures: Arc<Captures>) -> Router {
         .route_layer(from_fn_with_state(captures.clone(), authorise))
         .route("/health", get(health))
         .layer(DefaultBodyLimit::max(1 << 20))
+        .layer(from_fn(polar_http::read_to_the_end_before_refusing))
         .with_state(captures)
 }
 
@@ -131,7 +132,9 @@ async fn authorise(
         .as_deref()
         .is_some_and(|token| !same(token.as_bytes(), given.unwrap_or_default().as_bytes()));
     if refused {
-        let message = "give the control token as `Authorization: Bearer <token>`".to_owned();
+        let message = "give the node's token as `Authorization: Bearer TOKEN`: the one it was \
+                       started with, or else the one in the file it named at its start";
+        let message = message.to_owned();
         return Refusal(StatusCode::UNAUTHORIZED, message).into_response();
     }
     next.run(request).await

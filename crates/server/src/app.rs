@@ -4,7 +4,7 @@ use crate::config::ServerConfig;
 use crate::error::ApiError;
 use crate::{auth, routes};
 use axum::Router;
-use axum::middleware::from_fn_with_state;
+use axum::middleware::{from_fn, from_fn_with_state};
 use http::{Method, StatusCode, Uri};
 use jiff::Timestamp;
 use polar_blobs::BlobStore;
@@ -44,6 +44,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .layer(from_fn_with_state(Arc::clone(&app), auth::refuse_foreign_pages))
         // Each handler has its own limit, so that blobs may be larger than the rest.
         .layer(axum::extract::DefaultBodyLimit::disable())
+        .layer(from_fn(polar_http::read_to_the_end_before_refusing))
         .with_state(app)
 }
 

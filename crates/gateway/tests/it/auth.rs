@@ -1,6 +1,9 @@
 //! Who may call, and what is not a generation.
 
 use super::*;
+use std::net::SocketAddr;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
 
 #[tokio::test]
 async fn promise_9_an_unknown_secret_is_refused_in_each_dialect() {
@@ -118,18 +121,35 @@ async fn a_refusal_arrives_whatever_was_sent_with_it() {
     let rig =
         Rig::with(GatewayConfig { max_body_bytes: 4 << 20, ..GatewayConfig::default() }).await;
     let session = rig.open("s");
-    let body = json!({"model": "m", "messages": [], "padding": "x".repeat(2 << 20)});
-    // Each on a connection of its own, as a reset only hurts the answer in flight.
-    let client = || reqwest::Client::builder().no_proxy().build().unwrap();
-    for _ in 0..20 {
-        for (path, secret, status) in [
-            ("/v1/messages", "wrong", 401),
-            ("/v1/chat/completions", "wrong", 401),
-            ("/v1/nothing", session.secret(), 404),
-        ] {
-            let url = format!("{}{path}", rig.base);
-            let answer = client().post(url).bearer_auth(secret).json(&body).send().await;
-            assert_eq!(answer.unwrap().status(), status, "{path}");
-        }
+    let address = rig.base.trim_start_matches("http://").parse().unwrap();
+    for (request, secret, status) in [
+        ("POST /v1/messages", "wrong", 401),
+        ("POST /v1/chat/completions", "wrong", 401),
+        ("POST /v1/chat/completions", session.secret(), 413),
+        ("POST /v1/nothing", session.secret(), 404),
+    ] {
+        let answer = answer_after_all(address, request, secret, vec![b'x'; 8 << 20]);
+        let line = within("answer", answer).await;
+        assert!(line.starts_with(&format!("HTTP/1.1 {status}")), "{request}: {line}");
     }
+}
+
+/// The first line of the answer to a client that sends everything before it reads.
+async fn answer_after_all(
+    address: SocketAddr,
+    request: &str,
+    token: &str,
+    body: Vec<u8>,
+) -> String {
+    let mut connection = TcpStream::connect(address).await.unwrap();
+    let head = format!(
+        "{request} HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {token}\r\n\
+         content-length: {}\r\n\r\n",
+        body.len()
+    );
+    connection.write_all(head.as_bytes()).await.unwrap();
+    connection.write_all(&body).await.unwrap();
+    let mut line = String::new();
+    BufReader::new(connection).read_line(&mut line).await.unwrap();
+    line
 }

@@ -6,6 +6,8 @@ use reqwest::{Client, Method, StatusCode};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::time::Duration;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
 
 async fn alone(cluster: &Cluster) -> NodeConfig {
     NodeConfig {
@@ -87,6 +89,12 @@ async fn promise_9_the_proxy_opens_no_session_and_the_control_listener_wants_its
             assert_eq!(status, StatusCode::UNAUTHORIZED, "{body}");
         }
     }
+    // Also when more came with it than anybody reads.
+    for (token, status) in [("wrong", "401"), ("token", "413")] {
+        let answer = answer_after_all(control, "POST /sessions", token, vec![b'x'; 8 << 20]);
+        let line = within(answer).await;
+        assert!(line.starts_with(&format!("HTTP/1.1 {status}")), "{line}");
+    }
     let (status, _) = call(Method::POST, url(proxy, "/sessions"), "token", None).await;
     assert_eq!(status, StatusCode::UNAUTHORIZED);
 
@@ -103,4 +111,24 @@ async fn promise_9_the_proxy_opens_no_session_and_the_control_listener_wants_its
     let (status, _) = call(Method::DELETE, url(control, "/sessions/none"), "token", None).await;
     assert_eq!(status, StatusCode::NOT_FOUND);
     node.shutdown(Duration::ZERO).await;
+}
+
+/// The first line of the answer to a client that sends everything before it reads.
+async fn answer_after_all(
+    address: SocketAddr,
+    request: &str,
+    token: &str,
+    body: Vec<u8>,
+) -> String {
+    let mut connection = TcpStream::connect(address).await.unwrap();
+    let head = format!(
+        "{request} HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {token}\r\n\
+         content-length: {}\r\n\r\n",
+        body.len()
+    );
+    connection.write_all(head.as_bytes()).await.unwrap();
+    connection.write_all(&body).await.unwrap();
+    let mut line = String::new();
+    BufReader::new(connection).read_line(&mut line).await.unwrap();
+    line
 }

@@ -1,9 +1,12 @@
 //! Who may do what.
 
-use crate::support::{Fixture, ManualClock, config, json_of, node_info};
+use crate::support::{DEADLINE, Fixture, ManualClock, config, json_of, node_info};
 use polar_server::{Server, StartError};
 use reqwest::{Method, StatusCode};
 use serde_json::json;
+use std::net::SocketAddr;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
 
 #[tokio::test]
 async fn promise_9_no_address_but_loopback_without_a_token() {
@@ -88,6 +91,51 @@ async fn promise_9_a_web_page_of_elsewhere_cannot_use_a_browser_against_it() {
         let (status, answer) = json_of(request).await;
         assert_eq!(status, expected, "{header}: {value}: {answer}");
     }
+}
+
+#[tokio::test]
+async fn a_refusal_arrives_whatever_was_sent_with_it() {
+    let server = Fixture::start_with(|config| {
+        config.control_token = Some("control".to_owned());
+        config.body_limit = 1 << 20;
+    })
+    .await;
+    let blob = format!("PUT /api/blobs/{}", "0".repeat(64));
+    let cases = [
+        ("POST /api/tasks", "wrong", StatusCode::UNAUTHORIZED),
+        ("POST /api/nodes/n1/lease", "wrong", StatusCode::UNAUTHORIZED),
+        (blob.as_str(), "wrong", StatusCode::UNAUTHORIZED),
+        ("PUT /api/blobs/no-hash", "control", StatusCode::UNPROCESSABLE_ENTITY),
+        ("POST /api/tasks", "control", StatusCode::PAYLOAD_TOO_LARGE),
+        ("POST /api/nothing", "control", StatusCode::NOT_FOUND),
+        ("PUT /api/tasks", "control", StatusCode::METHOD_NOT_ALLOWED),
+    ];
+    for (request, token, status) in cases {
+        let address = server.url("").trim_start_matches("http://").parse().unwrap();
+        let answer = answer_after_all(address, request, token, vec![b'x'; 8 << 20]);
+        let line = tokio::time::timeout(DEADLINE, answer).await.unwrap();
+        assert!(line.starts_with(&format!("HTTP/1.1 {}", status.as_u16())), "{request}: {line}");
+    }
+}
+
+/// The first line of the answer to a client that sends everything before it reads.
+async fn answer_after_all(
+    address: SocketAddr,
+    request: &str,
+    token: &str,
+    body: Vec<u8>,
+) -> String {
+    let mut connection = TcpStream::connect(address).await.unwrap();
+    let head = format!(
+        "{request} HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {token}\r\n\
+         content-length: {}\r\n\r\n",
+        body.len()
+    );
+    connection.write_all(head.as_bytes()).await.unwrap();
+    connection.write_all(&body).await.unwrap();
+    let mut line = String::new();
+    BufReader::new(connection).read_line(&mut line).await.unwrap();
+    line
 }
 
 #[tokio::test]
