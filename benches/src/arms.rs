@@ -62,6 +62,7 @@ impl Arm {
         let child = Command::new(program)
             .args(["gateway", "--port", &port.to_string()])
             .args(["--control-port", &control.to_string(), "--engine", &engine.url])
+            .args(["--token", CONTROL_TOKEN])
             .arg("--state")
             .arg(state.path())
             .kill_on_drop(true)
@@ -158,9 +159,13 @@ async fn wait_for(url: &str) -> Result<()> {
     bail!("{url} did not answer within 30 s")
 }
 
+/// Opens the control API of the gateway under test.
+const CONTROL_TOKEN: &str = "bench";
+
 async fn post(url: &str, body: &Value) -> Result<Value> {
     let client: Client<_, Full<Bytes>> = Client::builder(TokioExecutor::new()).build_http();
     let request = Request::post(url)
+        .header("authorization", format!("Bearer {CONTROL_TOKEN}"))
         .header("content-type", "application/json")
         .body(Full::from(body.to_string()))?;
     let response = client.request(request).await?;

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Union
 
 import httpx
@@ -32,6 +34,19 @@ class ScriptedServer:
 
     def bodies(self) -> list[Any]:
         return [json.loads(request.content) for request in self.requests]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Processes and clients find each other by the user's state folder; here by one of the
+    tests' own.
+    """
+    folder = tmp_path_factory.mktemp("state")
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("XDG_STATE_HOME", str(folder))
+        for name in ("POLAR_TOKEN", "POLAR_SERVER", "POLAR_STATE"):
+            environment.delenv(name, raising=False)
+        yield folder
 
 
 @pytest.fixture

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Optional
+
 import httpx
 import pytest
 
@@ -108,6 +111,29 @@ def test_the_token_is_sent(server: ScriptedServer, monkeypatch: pytest.MonkeyPat
         with pytest.raises(NotFoundError):
             client.task("t")
         assert server.requests[-1].headers["authorization"] == expected
+
+
+def test_promise_9_only_this_machine_is_told_the_users_own_token(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+
+    def sent_to(address: str, token: Optional[str] = None) -> Optional[str]:
+        client = PolarClient(address, token=token, transport=httpx.MockTransport(server))
+        server.will(httpx.Response(404))
+        with pytest.raises(NotFoundError):
+            client.task("t")
+        sent: Optional[str] = server.requests[-1].headers.get("authorization")
+        return sent
+
+    assert sent_to("localhost:1") is None
+    (tmp_path / "polar").mkdir()
+    (tmp_path / "polar" / "token").write_text("kept\n")
+    for address in ("localhost:1", "127.0.0.1", "http://[::1]:1"):
+        assert sent_to(address) == "Bearer kept"
+        assert sent_to(address, token="mine") == "Bearer mine"
+    for address in ("elsewhere:1", "10.0.0.1", "localhost.elsewhere"):
+        assert sent_to(address) is None
 
 
 def test_the_address_may_be_in_the_environment(

@@ -175,6 +175,17 @@ def test_the_server_tells_of_itself(client: PolarClient) -> None:
     assert client.nodes() == []
 
 
+def test_the_users_own_server_is_found_with_its_token(server: Server) -> None:
+    with PolarClient(server.address, token="") as client, pytest.raises(AuthenticationError):
+        client.tasks().__next__()
+    with PolarClient(server.address) as client:
+        assert list(client.tasks()) == []
+    server.kill()
+    server.start_again()
+    with PolarClient(server.address) as client:
+        assert list(client.tasks()) == []
+
+
 def test_a_token_is_asked_for(tmp_path: Path) -> None:
     server = Server(tmp_path, "--token=secret")
     try:

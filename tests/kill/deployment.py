@@ -54,7 +54,14 @@ class Process:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                env={**os.environ, "POLAR_LOG": "info", "TMPDIR": str(self.temporary)},
+                env={
+                    **os.environ,
+                    "POLAR_LOG": "info",
+                    "TMPDIR": str(self.temporary),
+                    # Where they keep the token that they share, as nobody gives them one.
+                    "XDG_STATE_HOME": str(self.log.parent),
+                    "POLAR_TOKEN": "",
+                },
             )
 
     def kill(self) -> None:
@@ -117,7 +124,9 @@ class Deployment:
         """One request to the server. `OSError` when it is away, `Refused` when it says no."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
         try:
-            connection.request(method, path, None if body is None else json.dumps(body))
+            token = (self.folder / "polar" / "token").read_text().strip()
+            headers = {"authorization": f"Bearer {token}"}
+            connection.request(method, path, None if body is None else json.dumps(body), headers)
             response = connection.getresponse()
             answer = response.read()
         except http.client.HTTPException as error:

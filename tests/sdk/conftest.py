@@ -11,7 +11,11 @@ from deployment import Deployment, Session
 
 @pytest.fixture(scope="session")
 def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    running = Deployment(tmp_path_factory.mktemp("polar"))
+    folder = tmp_path_factory.mktemp("polar")
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("XDG_STATE_HOME", str(folder))
+        environment.delenv("POLAR_TOKEN", raising=False)
+        running = Deployment(folder)
     yield running
     running.stop()
 

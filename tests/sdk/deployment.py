@@ -20,6 +20,7 @@ class Deployment:
     context_window = 8192
 
     def __init__(self, state: Path) -> None:
+        """``state`` is also the user's state folder, as the environment says."""
         engine = Process(
             "simulate-engine",
             "--port=0",
@@ -47,7 +48,11 @@ class Deployment:
         self._processes.append(gateway)
         self.proxy = gateway.addresses["proxy"]
         self._engine = httpx.Client(base_url=engine.addresses["engine"])
-        self._control = httpx.Client(base_url=gateway.addresses["control"])
+        # Where a gateway that is given no token keeps its own.
+        token = (state / "polar" / "token").read_text().strip()
+        self._control = httpx.Client(
+            base_url=gateway.addresses["control"], headers={"authorization": f"Bearer {token}"}
+        )
 
     def stop(self) -> None:
         for process in reversed(self._processes):

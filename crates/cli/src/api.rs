@@ -1,5 +1,7 @@
 //! Client of the control API, as far as the command line needs it.
 
+use crate::args::ServerAddress;
+use crate::token;
 use anyhow::{Context, Result, bail};
 use polar_types::{EventPage, NodeList, SessionInfo, SessionList, TaskInfo, TaskPage, Trajectory};
 use reqwest::{Client, Method, RequestBuilder, Response, StatusCode};
@@ -15,6 +17,12 @@ pub(crate) struct Api {
 }
 
 impl Api {
+    /// The server that the user named, with the token it takes.
+    pub(crate) fn of(server: ServerAddress) -> Result<Self> {
+        let token = token::for_server(&server.server, server.token)?;
+        Self::new(&server.server, token)
+    }
+
     /// `address` is `host:port` or a URL.
     pub(crate) fn new(address: &str, token: Option<String>) -> Result<Self> {
         let client = Client::builder()

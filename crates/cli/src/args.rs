@@ -54,7 +54,8 @@ pub(crate) struct ServerAddress {
     #[arg(long, env = "POLAR_SERVER", default_value = "localhost:50051", value_name = "ADDRESS")]
     pub(crate) server: String,
 
-    /// Token of the control API, when the server asks for one.
+    /// Token of the control API. A server of yours on this machine needs none given: it is
+    /// found in `~/.local/state/polar/token`, where such servers keep it.
     #[arg(long, env = "POLAR_TOKEN", hide_env_values = true, value_name = "TOKEN")]
     pub(crate) token: Option<String>,
 }
@@ -163,7 +164,8 @@ pub(crate) struct Run {
     #[arg(long, env = "POLAR_SERVER", conflicts_with = "engine", value_name = "ADDRESS")]
     pub(crate) server: Option<String>,
 
-    /// Token of the control API, when the server asks for one.
+    /// Token of the control API. A server of yours on this machine needs none given: it is
+    /// found in `~/.local/state/polar/token`, where such servers keep it.
     #[arg(long, env = "POLAR_TOKEN", hide_env_values = true, value_name = "TOKEN")]
     pub(crate) token: Option<String>,
 
@@ -173,7 +175,7 @@ pub(crate) struct Run {
     #[command(flatten)]
     pub(crate) node: NodeArgs,
 
-    /// Folder for state; a fresh one under the system's temporary folder when not given.
+    /// Folder for state that is kept; when not given, nothing is kept.
     #[arg(long, value_name = "DIR")]
     pub(crate) state: Option<PathBuf>,
 }
@@ -184,11 +186,12 @@ pub(crate) struct Up {
     #[arg(long, default_value_t = 50051, value_name = "PORT")]
     pub(crate) port: u16,
 
-    /// Address the control API binds to. Others than loopback need a token.
+    /// Address the control API binds to.
     #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST), value_name = "IP")]
     pub(crate) host: IpAddr,
 
-    /// Token that the control API asks for.
+    /// Token that the control API asks for. When not given, one is made and kept in
+    /// `~/.local/state/polar/token`, where commands and SDK on this machine find it.
     #[arg(long, env = "POLAR_TOKEN", hide_env_values = true, value_name = "TOKEN")]
     pub(crate) token: Option<String>,
 
@@ -209,11 +212,12 @@ pub(crate) struct RolloutServer {
     #[arg(long, default_value_t = 50051, value_name = "PORT")]
     pub(crate) port: u16,
 
-    /// Address the control API binds to. Others than loopback need a token.
+    /// Address the control API binds to.
     #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST), value_name = "IP")]
     pub(crate) host: IpAddr,
 
-    /// Token that the control API asks for.
+    /// Token that the control API asks for. When not given, one is made and kept in
+    /// `~/.local/state/polar/token`, where commands and SDK on this machine find it.
     #[arg(long, env = "POLAR_TOKEN", hide_env_values = true, value_name = "TOKEN")]
     pub(crate) token: Option<String>,
 
@@ -237,7 +241,8 @@ pub(crate) struct GatewayNode {
     #[arg(long, alias = "rollout_server", env = "POLAR_SERVER", value_name = "ADDRESS")]
     pub(crate) rollout_server: Option<String>,
 
-    /// Token of the control API, when the server asks for one.
+    /// Token of the rollout server, and of this node's own control API. When not given, the
+    /// one in `~/.local/state/polar/token`, which must then be a server's on this machine.
     #[arg(long, env = "POLAR_TOKEN", hide_env_values = true, value_name = "TOKEN")]
     pub(crate) token: Option<String>,
 

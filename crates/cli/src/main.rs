@@ -6,13 +6,17 @@ mod api;
 mod args;
 mod commands;
 mod display;
+mod interrupt;
 mod paths;
+mod runs;
 mod stack;
 mod task_file;
+mod token;
 
 use anyhow::Result;
 use args::{Cli, Command};
 use clap::Parser;
+use interrupt::Interrupted;
 use std::io::Write as _;
 use std::process::ExitCode;
 
@@ -66,7 +70,10 @@ fn fail(error: &anyhow::Error) -> ExitCode {
     }
     // Nothing is left to do when stderr is closed too.
     let _ = writeln!(std::io::stderr(), "polar: {error:#}");
-    ExitCode::FAILURE
+    match error.downcast_ref::<Interrupted>() {
+        Some(interrupted) => interrupted.exit_code().into(),
+        None => ExitCode::FAILURE,
+    }
 }
 
 fn start_logging(filter: &str) -> Result<()> {

@@ -2,7 +2,9 @@
 
 use crate::api::base_url;
 use crate::args::{EngineArgs, EngineKindArg, Isolation, NodeArgs};
+use crate::interrupt::{Interrupted, Interrupts};
 use crate::paths;
+use crate::token::{self, Token};
 use anyhow::{Context, Result, bail};
 use polar_engine::{Engine, EngineKind, EngineOptions, ProbeReport};
 use polar_gateway::GatewayConfig;
@@ -28,7 +30,7 @@ pub(crate) const GRACE: Duration = Duration::from_secs(30);
 pub(crate) struct StackConfig {
     /// Where the control API listens; port 0 takes a free one.
     pub(crate) api: SocketAddr,
-    pub(crate) token: Option<String>,
+    pub(crate) token: Token,
     pub(crate) state: PathBuf,
     pub(crate) node: NodeArgs,
 }
@@ -44,16 +46,15 @@ pub(crate) struct Stack {
 
 impl Stack {
     pub(crate) async fn start(config: StackConfig, engine: Arc<dyn Engine>) -> Result<Self> {
-        let mut server = server_config(config.api, &config.state.join("server"));
-        server.control_token.clone_from(&config.token);
+        let server = server_config(config.api, &config.state, &config.token);
         let server = Server::start(server).await.context("start the rollout server")?;
         let api_url = format!("http://{}", server.addr());
         let node = node_config(NodeSettings {
             node_id: paths::node_id(config.node.node_id),
-            server: Some(ServerAddress { url: api_url.clone(), token: config.token }),
-            state: config.state.join("node"),
+            server: Some(ServerAddress { url: api_url.clone(), token: Some(config.token.secret) }),
+            state: node_folder(&config.state),
             gateway_listen: SocketAddr::new(config.node.proxy_host, config.node.proxy_port),
-            control_listen: None,
+            control: None,
             concurrency: config.node.concurrency,
             isolation: config.node.local_isolation,
             engine,
@@ -77,24 +78,42 @@ impl Stack {
 
     /// Lets running sessions end for a while, then stops both.
     pub(crate) async fn shutdown(self) {
-        self.node.shutdown(GRACE).await;
-        self.server.shutdown().await;
+        self.stop(GRACE).await;
     }
 
-    /// Ends running sessions at once, removes their sandboxes, then stops both.
-    pub(crate) async fn abandon(self) {
-        self.node.shutdown(Duration::ZERO).await;
+    /// Stops both. What still runs after `grace` is ended and its sandboxes are removed.
+    async fn stop(self, grace: Duration) {
+        self.node.shutdown(grace).await;
         self.server.shutdown().await;
     }
 }
 
-/// A control token for a server that only this process talks to. Agents in sandboxes with
-/// an open network share its loopback, and must not be able to grade themselves.
-pub(crate) fn new_token() -> Result<String> {
-    let mut bytes = [0_u8; 32];
-    getrandom::fill(&mut bytes)
-        .map_err(|error| anyhow::anyhow!("no random bytes for a control token: {error}"))?;
-    Ok(hex::encode(bytes))
+/// Starts server and node for as long as `work` takes. They are taken down however it
+/// ends: on a signal, or an error, with running sessions ended at once.
+pub(crate) async fn with_stack<T>(
+    config: StackConfig,
+    engine: Arc<dyn Engine>,
+    interrupts: &mut Interrupts,
+    work: impl AsyncFnOnce(&Stack) -> Result<T>,
+) -> Result<T> {
+    let stack = Stack::start(config, engine).await?;
+    let done = interrupts.unless(work(&stack)).await;
+    let grace = if done.is_ok() { GRACE } else { Duration::ZERO };
+    tokio::select! {
+        () = stack.stop(grace) => {}
+        again = interrupts.next() => {
+            return Err(again.again()).context("gave up removing sandboxes, which the next run does");
+        }
+    }
+    done.map_err(|error| match error.is::<Interrupted>() {
+        true => error.context("ended what ran and removed its sandboxes"),
+        false => error,
+    })
+}
+
+/// Where a node keeps its part of the state.
+pub(crate) fn node_folder(state: &Path) -> PathBuf {
+    state.join("node")
 }
 
 /// What a node is told, in the user's terms.
@@ -103,7 +122,8 @@ pub(crate) struct NodeSettings {
     pub(crate) server: Option<ServerAddress>,
     pub(crate) state: PathBuf,
     pub(crate) gateway_listen: SocketAddr,
-    pub(crate) control_listen: Option<SocketAddr>,
+    /// Where sessions are opened by hand, and the token that it takes.
+    pub(crate) control: Option<(SocketAddr, String)>,
     pub(crate) concurrency: u32,
     pub(crate) isolation: Isolation,
     pub(crate) engine: Arc<dyn Engine>,
@@ -118,6 +138,7 @@ pub(crate) async fn node_config(settings: NodeSettings) -> Result<NodeConfig> {
         Some(_) => working_providers(&settings).await?,
         None => Vec::new(),
     };
+    let (control_listen, control_token) = settings.control.unzip();
     Ok(NodeConfig {
         node_id: settings.node_id.parse().context("--node-id")?,
         server: settings.server,
@@ -125,8 +146,8 @@ pub(crate) async fn node_config(settings: NodeSettings) -> Result<NodeConfig> {
         cache_dir: paths::cache()?,
         slots: Slots { prepare: ahead, ready: ahead, run, grade: ahead },
         gateway_listen: settings.gateway_listen,
-        control_listen: settings.control_listen,
-        control_token: None,
+        control_listen,
+        control_token,
         gateway: GatewayConfig::default(),
         engine: settings.engine,
         providers,
@@ -152,9 +173,12 @@ async fn working_providers(settings: &NodeSettings) -> Result<Vec<Arc<dyn Sandbo
     Ok(working)
 }
 
-pub(crate) fn server_config(bind: SocketAddr, data: &Path) -> ServerConfig {
-    let mut config = ServerConfig::new(data);
+/// What a server is told that keeps its state in a folder beside a node's.
+pub(crate) fn server_config(bind: SocketAddr, state: &Path, token: &Token) -> ServerConfig {
+    let mut config = ServerConfig::new(state.join("server"));
     config.bind = bind;
+    config.control_token = Some(token.secret.clone());
+    config.control_token_place = token.kept_in.as_ref().map(|_| token::place());
     config.known = Known {
         harnesses: HarnessAdapter::names().into_iter().map(str::to_owned).collect(),
         default_image: None,

@@ -19,6 +19,7 @@ mod salvage;
 mod state;
 
 pub use dispatcher::HeldSession;
+pub use state::LONGEST_STATE_PATH;
 
 use client::ServerClient;
 use delivery::Courier;

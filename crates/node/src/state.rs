@@ -19,8 +19,13 @@ pub(crate) struct StateFolder {
     _lock: File,
 }
 
+const SOCKET: &str = "gateway.sock";
+
 /// Below the kernel's limit of 108 bytes, with room for the terminating zero.
 const LONGEST_SOCKET_PATH: usize = 100;
+
+/// Bytes that the path of a state folder may have.
+pub const LONGEST_STATE_PATH: usize = LONGEST_SOCKET_PATH - SOCKET.len() - 1;
 
 impl StateFolder {
     pub(crate) fn open(root: &Path) -> Result<Self, NodeError> {
@@ -46,7 +51,7 @@ impl StateFolder {
     }
 
     pub(crate) fn socket(&self) -> PathBuf {
-        self.root.join("gateway.sock")
+        self.root.join(SOCKET)
     }
 
     pub(crate) fn sessions(&self) -> PathBuf {

@@ -117,6 +117,7 @@ conformance! { ground:
     promise_9_closed_network_reaches_only_the_gateway
     promise_9_sandboxes_do_not_see_each_other_nor_the_host
     promise_9_files_open_in_the_node_stay_out
+    promise_9_own_files_of_the_user_stay_out
     promise_9_no_privileges_inside
     diff_has_every_kind_of_change
     names_are_refused_when_they_cannot_be_kept_apart

@@ -5,6 +5,7 @@
 //! not this machine's; both are refused.
 
 use crate::app::App;
+use crate::config::ServerConfig;
 use crate::error::ApiError;
 use axum::extract::{Request, State};
 use axum::middleware::Next;
@@ -22,7 +23,7 @@ pub(crate) async fn control(
     next: Next,
 ) -> Result<Response, ApiError> {
     let control = app.config.control_token.as_deref();
-    check(request.headers(), &[control])?;
+    check(request.headers(), &[control], place(&app.config))?;
     Ok(next.run(request).await)
 }
 
@@ -34,7 +35,8 @@ pub(crate) async fn node(
 ) -> Result<Response, ApiError> {
     let config = &app.config;
     let node = config.node_token.as_deref().or(config.control_token.as_deref());
-    check(request.headers(), &[node])?;
+    let place = place(config).filter(|_| config.node_token.is_none());
+    check(request.headers(), &[node], place)?;
     Ok(next.run(request).await)
 }
 
@@ -48,7 +50,7 @@ pub(crate) async fn either(
     // With a node token alone, the control API is open, and so is what it can read.
     let control = config.control_token.as_deref();
     let node = config.node_token.as_deref().or(control).filter(|_| control.is_some());
-    check(request.headers(), &[control, node])?;
+    check(request.headers(), &[control, node], place(config))?;
     Ok(next.run(request).await)
 }
 
@@ -83,7 +85,16 @@ fn is_this_machine(host: &str) -> bool {
     name.eq_ignore_ascii_case("localhost") || bare.parse::<IpAddr>().is_ok()
 }
 
-fn check(headers: &HeaderMap, accepted: &[Option<&str>]) -> Result<(), ApiError> {
+fn place(config: &ServerConfig) -> Option<&str> {
+    config.control_token_place.as_deref()
+}
+
+/// `place` is where a caller finds a token that is accepted.
+fn check(
+    headers: &HeaderMap,
+    accepted: &[Option<&str>],
+    place: Option<&str>,
+) -> Result<(), ApiError> {
     let tokens: Vec<&str> = accepted.iter().flatten().copied().collect();
     if tokens.is_empty() {
         return Ok(());
@@ -92,21 +103,23 @@ fn check(headers: &HeaderMap, accepted: &[Option<&str>]) -> Result<(), ApiError>
         .and_then(|value| value.split_once(' '))
         .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
         .map(|(_, token)| token.trim());
+    let refused = |what: &str| {
+        let place = place.map_or_else(String::new, |place| {
+            format!("; it is in {place} of the user who started the server, on its machine")
+        });
+        ApiError::new(ErrorClass::Unauthenticated, format!("{what}{place}"))
+    };
     let Some(given) = given else {
-        return Err(ApiError::new(
-            ErrorClass::Unauthenticated,
-            "this needs a token; send it as `Authorization: Bearer TOKEN`",
+        return Err(refused(
+            "this needs the server's token; send it as `Authorization: Bearer TOKEN`, or set \
+             POLAR_TOKEN for `polar` and its SDK",
         ));
     };
     // All are compared, in time that does not depend on where they differ.
     let matches = tokens
         .iter()
         .fold(Choice::from(0), |any, token| any | token.as_bytes().ct_eq(given.as_bytes()));
-    if bool::from(matches) {
-        Ok(())
-    } else {
-        Err(ApiError::new(ErrorClass::Unauthenticated, "the token is not the right one"))
-    }
+    if bool::from(matches) { Ok(()) } else { Err(refused("the token is not the server's")) }
 }
 
 fn text(headers: &HeaderMap, name: header::HeaderName) -> Option<&str> {

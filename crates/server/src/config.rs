@@ -18,6 +18,9 @@ pub struct ServerConfig {
     pub data: PathBuf,
     /// Bearer token of the control API. Without one it is open to whoever can reach it.
     pub control_token: Option<String>,
+    /// Where a caller finds the control token, in words, for refusals; absent when only
+    /// whoever set it knows.
+    pub control_token_place: Option<String>,
     /// Bearer token of nodes; the control token when absent.
     pub node_token: Option<String>,
     /// What task requests may name.
@@ -48,6 +51,7 @@ impl ServerConfig {
             bind: SocketAddr::from((Ipv4Addr::LOCALHOST, Self::PORT)),
             data: data.into(),
             control_token: None,
+            control_token_place: None,
             node_token: None,
             known: Known::default(),
             limits: Limits::default(),

@@ -99,12 +99,6 @@ def base_url(address: Optional[str]) -> str:
     return str(url).rstrip("/")
 
 
-def headers(token: Optional[str]) -> dict[str, str]:
-    """Headers of every request."""
-    token = token if token is not None else os.environ.get("POLAR_TOKEN")
-    return {"authorization": f"Bearer {token}"} if token else {}
-
-
 def submit(task: Optional[TaskLike], fields: Mapping[str, Any]) -> Call[TaskInfo]:
     """One task, given as a model, a mapping or keyword arguments."""
     content = json.dumps(_named(task, fields)).encode()

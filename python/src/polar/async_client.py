@@ -12,6 +12,7 @@ import httpx
 
 from polar import _calls
 from polar._calls import Call, TaskLike
+from polar._token import authorised
 from polar.errors import ServerUnreachableError, WaitTimeoutError
 from polar.models import (
     CallSummary,
@@ -54,14 +55,15 @@ class AsyncPolarClient:
         """Nothing is sent yet.
 
         ``address`` is ``host:port`` or a URL; ``$POLAR_SERVER`` when absent, else
-        ``localhost:50051``. ``token`` is the server's bearer token;
-        ``$POLAR_TOKEN`` when absent. ``timeout`` is the limit in seconds of one answer.
-        ``transport`` replaces the connection, for proxies and tests.
+        ``localhost:50051``. ``token`` is the server's bearer token; ``$POLAR_TOKEN`` when
+        absent, else the one that your own servers on this machine keep for you.
+        ``timeout`` is the limit in seconds of one answer. ``transport`` replaces the
+        connection, for proxies and tests.
         """
         self._timeout = timeout
         self._retry = retry
         self._http = httpx.AsyncClient(
-            base_url=_calls.base_url(address), headers=_calls.headers(token), transport=transport
+            base_url=_calls.base_url(address), auth=authorised(token), transport=transport
         )
 
     async def submit(self, task: Optional[TaskLike] = None, /, **fields: Any) -> TaskInfo:

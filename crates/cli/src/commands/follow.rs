@@ -1,9 +1,8 @@
 //! Submitting tasks and following them to their end.
 
 use crate::api::Api;
-use crate::commands::serve::until_interrupted;
 use crate::display::{self, Progress};
-use anyhow::{Result, bail};
+use anyhow::Result;
 use polar_types::{SessionInfo, TaskInfo, TaskStatus, TokenCounts};
 use serde_json::Value;
 use std::io::Write as _;
@@ -17,24 +16,17 @@ pub(crate) struct Followed {
 /// How long one long-poll for events may stay open.
 const WAIT_SECONDS: f64 = 20.0;
 
-/// As [`submit_and_follow`], but ends with an error on Ctrl-C or SIGTERM, so that the
-/// caller can take down what it has started.
-pub(crate) async fn unless_interrupted(api: &Api, tasks: &[Value]) -> Result<Vec<Followed>> {
-    tokio::select! {
-        followed = submit_and_follow(api, tasks) => followed,
-        interrupted = until_interrupted() => {
-            interrupted?;
-            bail!("interrupted")
-        }
-    }
-}
-
 /// Submits the tasks and returns when every one of them has ended.
-async fn submit_and_follow(api: &Api, tasks: &[Value]) -> Result<Vec<Followed>> {
+pub(crate) async fn submit_and_follow(api: &Api, tasks: &[Value]) -> Result<Vec<Followed>> {
     let mut infos = Vec::with_capacity(tasks.len());
     for task in tasks {
         infos.push(api.submit(task).await?);
     }
+    follow(api, infos).await
+}
+
+/// Returns when every one of the tasks has ended.
+pub(crate) async fn follow(api: &Api, mut infos: Vec<TaskInfo>) -> Result<Vec<Followed>> {
     let total = infos.iter().map(|task| u64::from(task.num_samples)).sum();
     let progress = Progress::new(total);
     let mut cursor = 0;

@@ -2,12 +2,15 @@
 
 use crate::args::HarnessCheck;
 use crate::commands::harness::adapter;
+use crate::interrupt::Interrupts;
+use crate::runs::RunFolder;
 use crate::stack;
 use anyhow::{Context, Result, ensure};
 use polar_engine::{Engine, EngineOptions};
 use polar_session::check::{
     CHECK_POLICY, CheckOptions, CheckReport, Finding, Verdict, check_harness,
 };
+use polar_session::harness::HarnessAdapter;
 use polar_simulator::{Policy, SimulatorConfig, SimulatorHandle};
 use polar_types::HarnessSpec;
 use std::io::Write as _;
@@ -15,18 +18,33 @@ use std::sync::Arc;
 
 pub(crate) async fn check(args: HarnessCheck) -> Result<()> {
     let adapter = adapter(&args.name)?;
+    let name = adapter.name.clone();
+    let mut interrupts = Interrupts::listen()?;
+    let folder = interrupts.unless(RunFolder::create(NODE_ID)).await?;
+    let report = interrupts.unless(report(args, adapter, &folder)).await;
+    let report = folder.remove_after(report).await?;
+    print(&report)?;
+    ensure!(report.passed(), "{name} does not work yet; see what failed above");
+    Ok(())
+}
+
+const NODE_ID: &str = "harness-check";
+
+async fn report(
+    args: HarnessCheck,
+    adapter: HarnessAdapter,
+    folder: &RunFolder,
+) -> Result<CheckReport> {
     let (engine, _simulator) = engine(&args).await?;
-    let state = tempfile::Builder::new().prefix("polar-check-").tempdir()?;
-    let providers = stack::providers(args.local_isolation, "harness-check", state.path()).await?;
+    let providers = stack::providers(args.local_isolation, NODE_ID, &folder.node()).await?;
     let local = providers.into_iter().find(|provider| provider.kind() == "local");
     let provider = local.context("there is no local sandbox")?;
     provider.check().await?;
 
-    let name = adapter.name.clone();
     let harness = HarnessSpec {
         command: args.command,
         model: args.model,
-        ..HarnessSpec::named(name.clone())
+        ..HarnessSpec::named(adapter.name.clone())
     };
     let report = check_harness(CheckOptions {
         adapter,
@@ -35,12 +53,11 @@ pub(crate) async fn check(args: HarnessCheck) -> Result<()> {
         provider,
         image: None,
         cache: crate::paths::cache()?,
+        folder: folder.path().join("check"),
         run_seconds: args.timeout,
     })
     .await?;
-    print(&report)?;
-    ensure!(report.passed(), "{name} does not work yet; see what failed above");
-    Ok(())
+    Ok(report)
 }
 
 /// The engine asked for, or the simulator with a model that knows the check's task.

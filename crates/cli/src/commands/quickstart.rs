@@ -2,24 +2,30 @@
 
 use crate::api::Api;
 use crate::args::{Isolation, NodeArgs, Quickstart};
-use crate::commands::{follow, simulate_engine, trajectories};
-use crate::stack::{Stack, StackConfig};
-use crate::{paths, stack, task_file};
+use crate::commands::follow::{self, Followed};
+use crate::commands::{simulate_engine, trajectories};
+use crate::interrupt::Interrupts;
+use crate::runs::RunFolder;
+use crate::stack::{self, StackConfig, with_stack};
+use crate::{paths, task_file, token};
 use anyhow::{Context, Result, bail, ensure};
+use polar_engine::Engine;
 use polar_session::harness::{HarnessAdapter, Installer};
 use polar_simulator::{SimulatorConfig, SimulatorHandle};
 use serde_json::{Value, json};
 use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
+use std::sync::Arc;
 
 pub(crate) async fn quickstart(args: Quickstart) -> Result<()> {
+    let mut interrupts = Interrupts::listen()?;
     let adapters = args
         .harness
         .iter()
         .map(|name| HarnessAdapter::shipped(name).context("--harness"))
         .collect::<Result<Vec<_>>>()?;
-    install(&adapters).await?;
+    interrupts.unless(install(&adapters)).await?;
 
     let simulator = match args.engine.engine {
         Some(_) => None,
@@ -29,49 +35,57 @@ pub(crate) async fn quickstart(args: Quickstart) -> Result<()> {
     if let Some(simulator) = &simulator {
         engine.engine = Some(simulator.url());
     }
-    let engine = stack::connect_engine(&engine).await?;
+    let engine = interrupts.unless(stack::connect_engine(&engine)).await?;
 
-    let isolation = chosen_isolation(args.local_isolation).await?;
-    let state = tempfile::Builder::new().prefix("polar-quickstart-").tempdir()?;
-    let token = stack::new_token()?;
-    let config = StackConfig {
-        api: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0),
-        token: Some(token.clone()),
-        state: state.path().to_owned(),
-        node: NodeArgs {
-            proxy_port: 0,
-            proxy_host: IpAddr::V4(Ipv4Addr::LOCALHOST),
-            concurrency: 2,
-            local_isolation: isolation,
-            node_id: Some("quickstart".to_owned()),
-        },
-    };
-    let stack = Stack::start(config, engine).await?;
-    let api = Api::new(stack.api_url(), Some(token))?;
-    let tasks = demo_tasks(&args.harness, args.samples)?;
-    say(&format!("Running {} on the demo task …", args.harness.join(" and ")))?;
-    let followed = match follow::unless_interrupted(&api, &tasks).await {
-        Ok(followed) => followed,
-        Err(error) => {
-            stack.abandon().await;
-            return Err(error);
-        }
-    };
-
-    say("\nTraces (trained tokens are marked):\n")?;
-    for session in followed.iter().flat_map(|task| &task.sessions) {
-        if let Some(trajectory) = api.trajectory(session.session_id.as_str()).await? {
-            trajectories::print_trajectory(&trajectory, None).await?;
-        }
-    }
-    say("")?;
-    follow::print_summary(&followed)?;
-    stack.shutdown().await;
+    let folder = interrupts.unless(RunFolder::create(NODE_ID)).await?;
+    let followed = demonstrate(&args, engine, folder.path(), &mut interrupts).await;
+    let followed = folder.remove_after(followed).await?;
     if let Some(simulator) = simulator {
         simulator.shutdown().await;
     }
     judge(&followed)?;
     say(NEXT_STEPS)
+}
+
+const NODE_ID: &str = "quickstart";
+
+/// Runs the demo's tasks, and shows what came of them.
+async fn demonstrate(
+    args: &Quickstart,
+    engine: Arc<dyn Engine>,
+    state: &Path,
+    interrupts: &mut Interrupts,
+) -> Result<Vec<Followed>> {
+    let token = token::of_this_process()?;
+    let secret = token.secret.clone();
+    let config = StackConfig {
+        api: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0),
+        token,
+        state: state.to_owned(),
+        node: NodeArgs {
+            proxy_port: 0,
+            proxy_host: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            concurrency: 2,
+            local_isolation: chosen_isolation(args.local_isolation).await?,
+            node_id: Some(NODE_ID.to_owned()),
+        },
+    };
+    let tasks = demo_tasks(&args.harness, args.samples)?;
+    with_stack(config, engine, interrupts, async |stack| {
+        let api = Api::new(stack.api_url(), Some(secret))?;
+        say(&format!("Running {} on the demo task …", args.harness.join(" and ")))?;
+        let followed = follow::submit_and_follow(&api, &tasks).await?;
+        say("\nTraces (trained tokens are marked):\n")?;
+        for session in followed.iter().flat_map(|task| &task.sessions) {
+            if let Some(trajectory) = api.trajectory(session.session_id.as_str()).await? {
+                trajectories::print_trajectory(&trajectory, None).await?;
+            }
+        }
+        say("")?;
+        follow::print_summary(&followed)?;
+        Ok(followed)
+    })
+    .await
 }
 
 const NEXT_STEPS: &str = "
@@ -129,7 +143,7 @@ fn demo_tasks(harnesses: &[String], samples: u32) -> Result<Vec<Value>> {
         .collect()
 }
 
-fn judge(followed: &[follow::Followed]) -> Result<()> {
+fn judge(followed: &[Followed]) -> Result<()> {
     for session in followed.iter().flat_map(|task| &task.sessions) {
         let Some(report) = session.report() else {
             bail!("{} has no report", session.session_id);

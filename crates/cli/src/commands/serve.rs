@@ -3,31 +3,35 @@
 
 use crate::api::base_url;
 use crate::args::{GatewayNode, RolloutServer, Up};
-use crate::paths;
+use crate::interrupt::Interrupts;
 use crate::stack::{self, NodeSettings, Stack, StackConfig};
+use crate::{paths, token};
 use anyhow::{Context, Result};
 use polar_node::{Node, ServerAddress};
 use polar_server::Server;
 use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::Path;
 use std::time::Duration;
-use tokio::signal::unix::{SignalKind, signal};
 
 pub(crate) async fn up(args: Up) -> Result<()> {
+    let token = token::of_listener(args.token)?;
+    let kept_in = token.kept_in.clone();
     let engine = stack::connect_engine(&args.engine).await?;
     let model = engine.info().model.clone();
     let config = StackConfig {
         api: SocketAddr::new(args.host, args.port),
-        token: args.token,
+        token,
         state: paths::state(args.state)?,
         node: args.node,
     };
     let stack = Stack::start(config, engine).await?;
     announce(&format!(
-        "control API  {}\nproxy        http://{}\nmodel        {model}\nstate        {}",
+        "control API  {}\nproxy        http://{}\nmodel        {model}\nstate        {}{}",
         stack.api_url(),
         stack.proxy(),
         stack.state().display(),
+        token_line(kept_in.as_deref()),
     ))?;
     until_interrupted().await?;
     stack.shutdown().await;
@@ -35,30 +39,40 @@ pub(crate) async fn up(args: Up) -> Result<()> {
 }
 
 pub(crate) async fn rollout_server(args: RolloutServer) -> Result<()> {
-    let state = paths::state(args.state)?.join("server");
-    let mut config = stack::server_config(SocketAddr::new(args.host, args.port), &state);
-    config.control_token = args.token;
+    let token = token::of_listener(args.token)?;
+    let state = paths::state(args.state)?;
+    let mut config = stack::server_config(SocketAddr::new(args.host, args.port), &state, &token);
+    let state = config.data.clone();
     config.known.default_image = args.default_image;
     config.limits.lease_ttl = Duration::try_from_secs_f64(args.lease_seconds)
         .context("--lease-seconds: must be a number of seconds above 0")?;
     let server = Server::start(config).await.context("start the rollout server")?;
-    announce(&format!("control API  http://{}\nstate        {}", server.addr(), state.display()))?;
+    announce(&format!(
+        "control API  http://{}\nstate        {}{}",
+        server.addr(),
+        state.display(),
+        token_line(token.kept_in.as_deref()),
+    ))?;
     until_interrupted().await?;
     server.shutdown().await;
     Ok(())
 }
 
 pub(crate) async fn gateway(args: GatewayNode) -> Result<()> {
+    let token = token::of_node(args.rollout_server.as_deref(), args.token)?;
     let engine = stack::connect_engine(&args.engine).await?;
     let model = engine.info().model.clone();
     let control = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), args.control_port);
-    let token = args.token;
+    let server = args.rollout_server.map(|address| ServerAddress {
+        url: base_url(&address),
+        token: Some(token.secret.clone()),
+    });
     let config = stack::node_config(NodeSettings {
         node_id: paths::node_id(args.node_id),
-        server: args.rollout_server.map(|address| ServerAddress { url: base_url(&address), token }),
-        state: paths::state(args.state)?.join("node"),
+        server,
+        state: stack::node_folder(&paths::state(args.state)?),
         gateway_listen: SocketAddr::new(args.host, args.port),
-        control_listen: Some(control),
+        control: Some((control, token.secret)),
         concurrency: args.concurrency,
         isolation: args.local_isolation,
         engine,
@@ -69,10 +83,16 @@ pub(crate) async fn gateway(args: GatewayNode) -> Result<()> {
     if let Some(control) = node.control_address() {
         text.push_str(&format!("\ncontrol      http://{control}"));
     }
+    text.push_str(&token_line(token.kept_in.as_deref()));
     announce(&text)?;
     until_interrupted().await?;
     node.shutdown(stack::GRACE).await;
     Ok(())
+}
+
+/// Says where the token is, unless whoever gave it knows.
+fn token_line(kept_in: Option<&Path>) -> String {
+    kept_in.map_or_else(String::new, |file| format!("\ntoken        in {}", file.display()))
 }
 
 fn announce(text: &str) -> Result<()> {
@@ -84,10 +104,6 @@ fn announce(text: &str) -> Result<()> {
 
 /// Returns on Ctrl-C or SIGTERM.
 pub(crate) async fn until_interrupted() -> Result<()> {
-    let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
-    tokio::select! {
-        result = tokio::signal::ctrl_c() => result.context("listen for Ctrl-C")?,
-        _ = terminate.recv() => {}
-    }
+    Interrupts::listen()?.next().await;
     Ok(())
 }

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::io::Write as _;
 
 pub(crate) async fn status(args: Status) -> Result<()> {
-    let api = Api::new(&args.server.server, args.server.token)?;
+    let api = Api::of(args.server)?;
     let mut out = std::io::stdout().lock();
     match args.task {
         Some(task) => {
@@ -44,7 +44,7 @@ pub(crate) async fn status(args: Status) -> Result<()> {
 }
 
 pub(crate) async fn cancel(args: Cancel) -> Result<()> {
-    let api = Api::new(&args.server.server, args.server.token)?;
+    let api = Api::of(args.server)?;
     let info = api.cancel(&args.task).await?;
     writeln!(std::io::stdout(), "{}: {}", info.task_id, word(&info.status))?;
     Ok(())

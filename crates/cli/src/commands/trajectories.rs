@@ -11,7 +11,7 @@ use std::io::Write as _;
 use std::time::Duration;
 
 pub(crate) async fn trajectories(args: Trajectories) -> Result<()> {
-    let api = Api::new(&args.server.server, args.server.token)?;
+    let api = Api::of(args.server)?;
     let format = match args.format {
         Format::Json => "json",
         Format::Jsonl => "jsonl",

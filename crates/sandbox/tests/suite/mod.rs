@@ -3,7 +3,7 @@
 pub(crate) mod ground;
 
 use ground::{Ground, STAY, Token, mounts_below, within};
-use polar_sandbox::{ExecEnd, SandboxProvider};
+use polar_sandbox::{ExecEnd, SandboxProvider, SandboxSpec};
 use polar_types::Network;
 use std::collections::HashSet;
 use std::time::Duration;
@@ -319,6 +319,24 @@ pub(crate) async fn promise_9_sandboxes_do_not_see_each_other_nor_the_host(groun
     };
     let (_, ()) = tokio::join!(seen.exec(exec), look);
     within(eyes.destroy()).await.unwrap();
+}
+
+/// Such as the control token that the user's servers keep: with an open network it would
+/// open their control API.
+pub(crate) async fn promise_9_own_files_of_the_user_stay_out(ground: Ground) {
+    // Not below /tmp, which a sandbox has of its own.
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let file = folder.path().join("token");
+    std::fs::write(&file, "the user's own").unwrap();
+    for (name, network) in [("closed", Network::None), ("open", Network::Open)] {
+        let spec = SandboxSpec { network, ..ground.spec(name) };
+        let sandbox = within(ground.provider.create(spec)).await.unwrap();
+        let script = format!("cat {}", file.display());
+        let outcome = ground.run(&*sandbox, ground.script(&script)).await;
+        assert_ne!(outcome.end, ExecEnd::Exited(0), "{}", outcome.stdout);
+        assert_eq!(outcome.stdout, "");
+        within(sandbox.destroy()).await.unwrap();
+    }
 }
 
 pub(crate) async fn promise_9_files_open_in_the_node_stay_out(ground: Ground) {

@@ -47,6 +47,9 @@ pub struct CheckOptions {
     pub image: Option<String>,
     /// Cache folder for installations.
     pub cache: PathBuf,
+    /// Folder for its files, with a short path, as a socket lies in it. The caller makes
+    /// and removes it.
+    pub folder: PathBuf,
     /// Longest run, in seconds.
     pub run_seconds: f64,
 }
@@ -85,21 +88,17 @@ pub enum CheckError {
     },
 }
 
-/// Runs the check. Leaves nothing behind but the installation.
+/// Runs the check. Leaves nothing behind but the installation and what is in its folder.
 pub async fn check_harness(options: CheckOptions) -> Result<CheckReport, CheckError> {
     let io = |action| move |error| CheckError::Io { action, error };
-    let folder = tempfile::Builder::new()
-        .prefix("polar-check-")
-        .tempdir()
-        .map_err(io("make a folder for the check"))?;
     let installer = Installer::new(&options.cache);
     let installed_before = installer.is_installed(&options.adapter);
     let lease = lease(&options)?;
     let attempt =
-        AttemptFolder::create(folder.path(), &lease).map_err(io("make the session's folder"))?;
+        AttemptFolder::create(&options.folder, &lease).map_err(io("make the session's folder"))?;
 
     let stop = CancellationToken::new();
-    let runner = runner(&options, folder.path(), &stop).await?;
+    let runner = runner(&options, &options.folder, &stop).await?;
     let (_owner, control) = watch::channel(Control::Go);
     let (progress, _) = watch::channel(Progress::default());
     let ended = runner.run(lease, attempt.clone(), control, Arc::new(progress)).await;

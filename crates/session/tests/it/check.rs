@@ -35,6 +35,7 @@ async fn check(ground: &Ground, changes: Value) -> CheckReport {
         provider: ground.provider.clone(),
         image: None,
         cache: ground.dir.path().join("cache"),
+        folder: tempfile::tempdir_in(ground.dir.path()).unwrap().keep(),
         run_seconds: 20.0,
     };
     within(check_harness(options)).await.unwrap()

@@ -16,6 +16,7 @@ async fn passes_everything(name: &str) {
         provider: ground.provider.clone(),
         image: None,
         cache: env!("CARGO_TARGET_TMPDIR").into(),
+        folder: tempfile::tempdir_in(ground.dir.path()).unwrap().keep(),
         run_seconds: 90.0,
     };
     let report = within(check_harness(options)).await.unwrap();

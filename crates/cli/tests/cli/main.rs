@@ -1,0 +1,12 @@
+//! The `polar` binary as people and scripts use it: processes, signals, exit codes.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests fail by panicking"
+)]
+
+mod interrupts;
+mod support;
+mod tokens;
