@@ -31,6 +31,10 @@ use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
 use tokio_util::task::AbortOnDropHandle;
 
+/// Marks a reply whose later tokens were sampled with less context than its prompt and the tokens
+/// before them, so that its prompt's ids would be a lie.
+const CONTEXT_SHIFTED: &str = "context_shifted";
+
 pub(crate) struct LlamaCpp {
     pub(crate) transport: Transport,
     pub(crate) info: EngineInfo,
@@ -125,7 +129,12 @@ fn settle_prompt(
                 Err(_) => Err("rendering the prompt was cancelled".to_owned()),
             };
             let said = said_prompt.get().map(String::as_str);
-            let checked = rendered.and_then(|prompt| checked(prompt, said, end.usage, vocab_size));
+            let checked = match end.extra.contains_key(CONTEXT_SHIFTED) {
+                true => Err("the engine dropped tokens from its context while it sampled; start \
+                             it without --context-shift"
+                    .to_owned()),
+                false => rendered.and_then(|prompt| checked(prompt, said, end.usage, vocab_size)),
+            };
             match checked {
                 Ok(ids) => vec![EngineEvent::PromptIds(ids), EngineEvent::End(end)],
                 Err(reason) => {
@@ -167,6 +176,8 @@ struct LlamaReader {
     sampled: u64,
     said_prompt: Arc<OnceLock<String>>,
     stop_type: Option<String>,
+    /// The server says that prompt and reply did not fit its context.
+    truncated: bool,
     extra: Map<String, Value>,
 }
 
@@ -188,6 +199,7 @@ impl LlamaReader {
             sampled: 0,
             said_prompt,
             stop_type: None,
+            truncated: false,
             extra: Map::new(),
         }
     }
@@ -223,6 +235,7 @@ impl LlamaReader {
         if verbose.truncated {
             self.extra.insert("truncated".into(), true.into());
         }
+        self.truncated = verbose.truncated;
         if verbose.stop_type.as_deref() == Some("word") {
             self.finish.stop_sequence = verbose.stopping_word.filter(|word| !word.is_empty());
         }
@@ -248,6 +261,11 @@ impl ReplyReader for LlamaReader {
         };
         let counted = Usage { completion_tokens: self.sampled, ..Usage::default() };
         let usage = self.usage.map_or(counted, Usage::from);
+        let sequence = usage.prompt_tokens + usage.completion_tokens;
+        // A reply that just fills the context is called truncated as well, and is whole.
+        if self.truncated && self.context_window.is_none_or(|window| sequence > window) {
+            self.extra.insert(CONTEXT_SHIFTED.into(), true.into());
+        }
         let limit = match self.stop_type.as_deref() {
             Some(stop_type) => stop_type == "limit",
             None => at_limit(self.max_tokens, self.context_window, usage),

@@ -1,8 +1,10 @@
 //! llama.cpp's adapter against its recorded replies.
 
-use crate::fake_engine::{Answer, Asked, connect, fixture, generate, recorded, request, with_tool};
+use crate::fake_engine::{
+    Answer, Asked, FakeEngine, connect, fixture, generate, recorded, request, with_tool,
+};
 use polar_convo::FinishReason;
-use polar_engine::EngineKind;
+use polar_engine::{EngineKind, EngineOptions};
 use serde_json::{Value, json};
 
 fn recorded_reply(kind: &str) -> Value {
@@ -132,6 +134,35 @@ async fn promise_3_a_prompt_that_differs_is_missing_and_says_why() {
         let said = reply.end().extra["prompt_ids_missing"].as_str().unwrap();
         assert!(said.contains(reason), "{said}");
         assert!(!reply.ids.is_empty());
+    }
+}
+
+#[tokio::test]
+async fn promise_2_a_prompt_the_engine_dropped_tokens_from_is_missing() {
+    let whole = recorded_reply("text");
+    let usage = |name: &str| whole["usage"][name].as_u64().unwrap();
+    let sequence = usage("prompt_tokens") + usage("completion_tokens");
+    // A reply that ends where the context is full is called truncated too.
+    for (window, is_exact) in [(sequence - 1, false), (sequence, true)] {
+        let server = FakeEngine::start(move |asked| match asked.path.as_str() {
+            "/v1/chat/completions" => {
+                let kind = if asked.body.get("tools").is_some() { "tool" } else { "text" };
+                let mut reply = recorded_reply(kind);
+                reply["__verbose"]["truncated"] = json!(kind == "text");
+                Answer::json(reply)
+            }
+            "/props" => Answer::json(json!({"default_generation_settings": {"n_ctx": window}})),
+            _ => pages(asked),
+        })
+        .await;
+        let connected = polar_engine::connect(&server.url, EngineOptions::default()).await;
+        if is_exact {
+            let reply = generate(&connected.unwrap(), request(false)).await.unwrap();
+            assert!(reply.prompt_ids.is_some());
+        } else {
+            let error = connected.err().unwrap().to_string();
+            assert!(error.contains("does not give the prompt's ids"), "{error}");
+        }
     }
 }
 
