@@ -3,7 +3,7 @@
 //! Ids come with `return_token_ids`: the prompt's at the top of the reply or of its first
 //! chunk, the sampled ones in each choice. Parsers hold text back, so chunks with ids and
 //! an empty delta are normal. The stop token is in the ids. A logprob of -9999.0 is
-//! vLLM's spelling of minus infinity and stays as it is.
+//! vLLM's spelling of minus infinity and is read as that, so that nobody trains on it.
 
 use crate::chat_reply::{self, Choice, Finish, ReplyEvents, WireUsage};
 use crate::reply_stream::{ReplyReader, Settle, streamed, whole};
@@ -84,6 +84,12 @@ fn name_reasoning_both_ways(message: &mut Value) {
     }
 }
 
+fn with_infinity(logprob: f32) -> f32 {
+    /// JSON has no infinity; what vLLM writes for minus infinity.
+    const MINUS_INFINITY: f32 = -9999.0;
+    if logprob <= MINUS_INFINITY { f32::NEG_INFINITY } else { logprob }
+}
+
 /// Length of the rendered prompt; the same question in vLLM and SGLang.
 pub(crate) async fn count_tokens(
     transport: &Transport,
@@ -153,6 +159,7 @@ impl VllmReader {
             self.unpaired += ids.len() as u64;
             vec![None; ids.len()]
         });
+        let logprobs = logprobs.into_iter().map(|logprob| logprob.map(with_infinity)).collect();
         self.sampled += ids.len() as u64;
         let events = self.events.take(choice.delta, &self.request_id)?;
         if !events.is_empty() || !ids.is_empty() {

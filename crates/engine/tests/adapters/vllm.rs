@@ -172,7 +172,8 @@ async fn an_aborted_reply_keeps_what_was_sampled() {
     let reply = generate(&engine, request(false)).await.unwrap();
     assert_eq!(reply.end().finish, FinishReason::Abort);
     assert_eq!(reply.ids, [5, 6]);
-    assert_eq!(reply.logprobs, [Some(-0.5), Some(-9999.0)]);
+    // As vLLM writes minus infinity.
+    assert_eq!(reply.logprobs, [Some(-0.5), Some(f32::NEG_INFINITY)]);
     assert_eq!(reply.end().usage.cached_tokens, Some(2));
     assert_eq!(reply.end().usage.reasoning_tokens, Some(1));
 }
