@@ -53,6 +53,9 @@ pub(crate) type Body = Pin<Box<dyn Stream<Item = reqwest::Result<Bytes>> + Send>
 #[derive(Clone)]
 pub(crate) struct Transport {
     client: Client,
+    /// What requests go to; may hold a login.
+    address: String,
+    /// The same as it may be shown and recorded.
     base: String,
     authorization: Option<HeaderValue>,
     timeouts: Timeouts,
@@ -65,7 +68,14 @@ impl Transport {
         timeouts: Timeouts,
     ) -> Result<Self, EngineError> {
         let invalid = |problem: String| EngineError::new(ErrorClass::Invalid, problem);
-        let base = base_url(url).map_err(invalid)?;
+        let mut address = base_url(url).map_err(invalid)?;
+        let mut base = address.clone();
+        // A login would reach harnesses with errors, and trainers with traces. Neither fails
+        // for a URL that has a host.
+        let _ = base.set_username("").and_then(|()| base.set_password(None));
+        if api_key.is_some() {
+            address = base.clone();
+        }
         if rustls::crypto::CryptoProvider::get_default().is_none() {
             // Losing a race against another caller leaves a provider just as well.
             let _ = rustls::crypto::ring::default_provider().install_default();
@@ -89,11 +99,12 @@ impl Transport {
                 value.set_sensitive(true);
                 value
             });
-        let base = base.as_str().trim_end_matches('/').to_owned();
-        Ok(Self { client, base, authorization, timeouts })
+        let [address, base] =
+            [address, base].map(|url| url.as_str().trim_end_matches('/').to_owned());
+        Ok(Self { client, address, base, authorization, timeouts })
     }
 
-    /// The engine's base URL without a trailing slash.
+    /// The engine's base URL without a login and without a trailing slash.
     pub(crate) fn base(&self) -> &str {
         &self.base
     }
@@ -150,7 +161,7 @@ impl Transport {
     }
 
     fn url(&self, path: &str) -> String {
-        format!("{}{path}", self.base)
+        format!("{}{path}", self.address)
     }
 
     fn post(&self, path: &str, body: Vec<u8>) -> RequestBuilder {

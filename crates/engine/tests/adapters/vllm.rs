@@ -119,6 +119,20 @@ async fn what_is_sent_makes_the_engine_return_ids() {
 }
 
 #[tokio::test]
+async fn promise_9_a_login_in_the_engines_url_is_used_and_never_shown() {
+    let server = recorded("vllm", pages).await;
+    let url = server.url.replace("http://", "http://polar:hush@");
+    let engine = polar_engine::connect(&url, polar_engine::EngineOptions::default()).await.unwrap();
+    assert_eq!(server.last_chat().headers["authorization"], "Basic cG9sYXI6aHVzaA==");
+    assert_eq!(engine.info().url, server.url);
+    drop(server);
+    let nobody = "http://polar:hush@127.0.0.1:1";
+    let error = polar_engine::connect(nobody, polar_engine::EngineOptions::default()).await.err();
+    let error = error.unwrap().to_string();
+    assert!(error.contains("http://127.0.0.1:1") && !error.contains("hush"), "{error}");
+}
+
+#[tokio::test]
 async fn a_limit_above_the_context_window_is_no_limit() {
     let server = recorded("vllm", pages).await;
     let engine = connect(&server).await;
