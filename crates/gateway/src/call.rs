@@ -73,17 +73,20 @@ impl OpenCall {
     /// The record of a call that the engine ended.
     pub(crate) fn into_record(self, end: &EngineEnd) -> CallRecord {
         let counted = end.usage.completion_tokens;
-        let given = self.sampled_ids.len() as u64;
+        let sampled = (self.sampled_ids.len() as u64, counted);
         let mut record = self.into_unended_record();
         // Fewer or more ids than the engine counted means that the sequence is not the
         // sampled one. Training on it would be a guess, so the ids count as missing.
-        if given != counted {
-            record.sampled_ids = None;
-            record.logprobs = Vec::new();
-            record
-                .meta
-                .extra
-                .insert("id_count_mismatch".to_owned(), json!({"ids": given, "counted": counted}));
+        if sampled.0 != sampled.1 {
+            leave_out_sampled(&mut record, "id_count_mismatch", sampled);
+        }
+        // And neither is a prompt of another length the context they were sampled in. It has at
+        // least one token, so that 0 is no count.
+        let prompt = record.prompt_ids.as_ref().map_or(0, |ids| ids.len() as u64);
+        let prompt = (prompt, end.usage.prompt_tokens);
+        if prompt.0 != prompt.1 && prompt.0 != 0 && prompt.1 != 0 {
+            record.prompt_ids = None;
+            leave_out_sampled(&mut record, "prompt_id_count_mismatch", prompt);
         }
         record.meta.sampled_tokens = counted;
         record.meta.prompt_tokens = end.usage.prompt_tokens;
@@ -148,4 +151,11 @@ impl OpenCall {
             prompt_ids: self.prompt_ids,
         }
     }
+}
+
+/// Takes out ids that are not what was sampled, and notes by what it was found out.
+fn leave_out_sampled(record: &mut CallRecord, why: &str, (ids, counted): (u64, u64)) {
+    record.sampled_ids = None;
+    record.logprobs = Vec::new();
+    record.meta.extra.insert(why.to_owned(), json!({"ids": ids, "counted": counted}));
 }

@@ -167,7 +167,10 @@ impl Driver {
     /// gets an error instead: a reply that is not in the journal must not be acted on.
     fn end(&mut self, end: EngineEnd) -> Step {
         self.engine = Engine::Gone;
-        let Some(call) = lock(&self.call).take() else {
+        // Held until the record is written: a session that closes meanwhile waits for it, and does
+        // not seal the journal over a call that is in nobody's hands.
+        let mut running = lock(&self.call);
+        let Some(call) = running.take() else {
             return Step::Failed(ApiError::new(ErrorClass::Cancelled, "the session was closed"));
         };
         match self.session.append(&call.into_record(&end)) {
@@ -187,6 +190,14 @@ impl Driver {
                 ))
             }
         }
+    }
+
+    /// Ends a reply that cannot be told in the harness's dialect.
+    pub(crate) fn give_up(&mut self) {
+        self.fail(ApiError::new(
+            ErrorClass::Internal,
+            "the engine's tool parser mixed calls in a way that the harness's dialect cannot tell",
+        ));
     }
 
     fn fail(&mut self, error: ApiError) -> ApiError {
@@ -267,6 +278,11 @@ impl StreamBody {
             Step::Chunk(events) => {
                 for event in &events {
                     self.encoder.event(event, &mut self.buffer);
+                }
+                if self.encoder.is_closed() {
+                    // The harness was told of an error: what else comes is not for it.
+                    self.driver.give_up();
+                    self.end = Some(Ended { whole: false });
                 }
             }
             Step::End(end) => {

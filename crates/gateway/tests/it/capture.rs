@@ -141,6 +141,54 @@ async fn promise_3_ids_that_do_not_match_the_engines_count_are_missing() {
 }
 
 #[tokio::test]
+async fn promise_2_prompt_ids_that_do_not_match_the_engines_count_are_missing() {
+    let rig = Rig::start().await;
+    let session = rig.open("s");
+    let (response, call) = rig.call("/v1/chat/completions", session.secret(), &chat(false)).await;
+    call.prompt(&[1, 2]);
+    call.text("x", &[3]);
+    // As where an image stands for more tokens than its mark.
+    call.end(5, 1);
+    within("reply", response).await.unwrap();
+    session.close().unwrap();
+    let recorded = rig.recorded("s");
+    let call = &recorded.calls()[0];
+    assert_eq!((recorded.prompt_ids(call), recorded.sampled_ids(call)), (None, None));
+    assert_eq!((call.meta.prompt_tokens, call.meta.sampled_tokens), (5, 1));
+    let counts = &call.meta.extra["prompt_id_count_mismatch"];
+    assert_eq!(counts, &json!({"ids": 2, "counted": 5}));
+}
+
+/// In Messages a block cannot be gone on with once the next one has begun.
+#[tokio::test]
+async fn promise_4_a_reply_whose_end_was_not_told_is_not_delivered() {
+    let rig = Rig::start().await;
+    let session = rig.open("s");
+    let (response, call) = rig.call("/v1/messages", session.secret(), &messages(true)).await;
+    call.prompt(&[1]);
+    let begin = |index: u32| ReplyEvent::ToolCall {
+        index,
+        id: format!("call_{index}"),
+        name: "ls".to_owned(),
+    };
+    let late = ReplyEvent::ToolArguments { index: 0, fragment: "{}".to_owned() };
+    for (event, id) in [(begin(0), 2), (begin(1), 3), (late, 4)] {
+        call.send(EngineEvent::Chunk {
+            events: vec![event],
+            ids: vec![id],
+            logprobs: vec![Some(-0.5)],
+        });
+    }
+    let text = within("body", within("reply", response).await.unwrap().text()).await.unwrap();
+    assert!(text.contains("event: error") && !text.contains("message_stop"), "{text}");
+    within("cancellation", call.cancelled()).await;
+    let recorded = within("record", recorded_calls(&rig, 1)).await;
+    let call = &recorded.calls()[0];
+    assert_eq!((call.delivered, call.meta.finish_reason.as_str()), (Some(false), "error"));
+    assert_eq!(recorded.sampled_ids(call), Some(vec![2, 3, 4]));
+}
+
+#[tokio::test]
 async fn pinned_sampling_replaces_the_harnesss_and_is_recorded() {
     let rig = Rig::start().await;
     let pins = SamplingPins {
