@@ -71,7 +71,7 @@ impl Request {
     }
 }
 
-/// Sampling parameters; `None` leaves the engine's default.
+/// Sampling parameters; `None` is said by nobody yet, see [`Sampling::say_defaults`].
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sampling {
     /// Softmax temperature.
@@ -92,6 +92,17 @@ pub struct Sampling {
     /// Strings that end the reply.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stop: Vec<String>,
+}
+
+impl Sampling {
+    /// Says what both dialects mean by saying nothing: the policy's own distribution, whole.
+    /// Engines have other defaults, some from the model's files, so that without this the record
+    /// would not hold what was used.
+    pub fn say_defaults(&mut self) {
+        self.temperature.get_or_insert(1.0);
+        self.top_p.get_or_insert(1.0);
+        self.top_k.get_or_insert(-1);
+    }
 }
 
 /// Who says a message.

@@ -49,6 +49,22 @@ pub(crate) fn chat_body(request: &Request, info: &EngineInfo, stream: bool) -> M
     body
 }
 
+/// Says what a request leaves open. Models come with advice on sampling in their
+/// `generation_config.json`, which vLLM and SGLang follow where a request says nothing: the
+/// policy would be bent, by a repetition penalty even, and no record would show it.
+pub(crate) fn without_model_defaults(body: &mut Map<String, Value>) {
+    let neutral = [
+        ("temperature", json!(1.0)),
+        ("top_p", json!(1.0)),
+        ("top_k", json!(-1)),
+        ("min_p", json!(0.0)),
+        ("repetition_penalty", json!(1.0)),
+    ];
+    for (name, value) in neutral {
+        body.entry(name).or_insert(value);
+    }
+}
+
 /// The prompt alone, as the engines' `/tokenize` and `/apply-template` take it.
 pub(crate) fn prompt_body(request: &Request, model: &str) -> Map<String, Value> {
     /// What changes how a prompt is rendered.

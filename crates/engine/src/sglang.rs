@@ -7,7 +7,7 @@
 
 use crate::chat_reply::{self, Choice, Finish, Logprob, ReplyEvents, WireUsage};
 use crate::reply_stream::{ReplyReader, streamed, whole};
-use crate::request_body::{at_limit, chat_body};
+use crate::request_body::{at_limit, chat_body, without_model_defaults};
 use crate::tokens::{Vocabulary, pair_by_position};
 use crate::transport::Transport;
 use crate::vllm::{CHAT, count_tokens, settle_version};
@@ -62,6 +62,7 @@ impl Engine for Sglang {
 impl Sglang {
     fn body(&self, request: &Request, request_id: &str) -> Map<String, Value> {
         let mut body = chat_body(request, &self.info, request.stream);
+        without_model_defaults(&mut body);
         body.insert("rid".into(), request_id.into());
         if request.stream {
             body.insert("return_input_ids_in_sglext".into(), true.into());

@@ -7,7 +7,7 @@
 
 use crate::chat_reply::{self, Choice, Finish, ReplyEvents, WireUsage};
 use crate::reply_stream::{ReplyReader, Settle, streamed, whole};
-use crate::request_body::{at_limit, chat_body, prompt_body};
+use crate::request_body::{at_limit, chat_body, prompt_body, without_model_defaults};
 use crate::tokens::{Vocabulary, pair_by_position};
 use crate::transport::Transport;
 use crate::weight_version::{VersionPage, VersionWatch};
@@ -66,6 +66,7 @@ impl Engine for Vllm {
 impl Vllm {
     fn body(&self, request: &Request) -> Map<String, Value> {
         let mut body = chat_body(request, &self.info, request.stream);
+        without_model_defaults(&mut body);
         body.insert("return_token_ids".into(), true.into());
         if let Some(Value::Array(messages)) = body.get_mut("messages") {
             messages.iter_mut().for_each(name_reasoning_both_ways);

@@ -98,6 +98,7 @@ async fn generate(
     let body = read_body(http, gateway.config.max_body_bytes).await?;
     let mut request = dialect.decode_request(&body)?;
     apply_pins(&mut request.sampling, &session.pins);
+    request.sampling.say_defaults();
 
     let info = gateway.engine.info();
     let call = session

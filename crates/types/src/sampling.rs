@@ -3,7 +3,9 @@
 use crate::FieldProblem;
 use serde::{Deserialize, Serialize};
 
-/// Values that replace whatever the harness sends. `None` leaves the harness's own.
+/// Values that replace whatever the harness sends. `None` leaves the harness's own; where it
+/// sends none, temperature and `top_p` are 1 and all tokens are kept, whatever the engine's or
+/// the model's own defaults are.
 ///
 /// Harnesses send no sampling parameters or hard-coded ones, which would silently
 /// take a run off policy; pins make the task the one source.

@@ -119,6 +119,23 @@ async fn what_is_sent_makes_the_engine_return_ids() {
 }
 
 #[tokio::test]
+async fn the_models_own_advice_on_sampling_is_not_followed_unseen() {
+    let server = recorded("vllm", pages).await;
+    let engine = connect(&server).await;
+    generate(&engine, request(true)).await.unwrap();
+    let sent = server.last_chat().body;
+    assert_eq!((&sent["temperature"], &sent["top_p"]), (&json!(1.0), &json!(1.0)));
+    assert_eq!((&sent["top_k"], &sent["min_p"]), (&json!(-1), &json!(0.0)));
+    assert_eq!(sent["repetition_penalty"], 1.0);
+    let mut asked = request(true);
+    asked.sampling.temperature = Some(0.5);
+    asked.rest.insert("repetition_penalty".into(), json!(1.1));
+    generate(&engine, asked).await.unwrap();
+    let sent = server.last_chat().body;
+    assert_eq!((&sent["temperature"], &sent["repetition_penalty"]), (&json!(0.5), &json!(1.1)));
+}
+
+#[tokio::test]
 async fn promise_9_a_login_in_the_engines_url_is_used_and_never_shown() {
     let server = recorded("vllm", pages).await;
     let url = server.url.replace("http://", "http://polar:hush@");

@@ -189,6 +189,24 @@ async fn promise_4_a_reply_whose_end_was_not_told_is_not_delivered() {
 }
 
 #[tokio::test]
+async fn promise_3_what_was_used_is_recorded_where_nothing_was_asked_for() {
+    let rig = Rig::start().await;
+    let session = rig.open("s");
+    for (path, body) in dialects(false) {
+        let (response, call) = rig.call(path, session.secret(), &body).await;
+        let used = call.request.request.sampling.clone();
+        assert_eq!((used.temperature, used.top_p, used.top_k), (Some(1.0), Some(1.0), Some(-1)));
+        call.prompt(&[1]);
+        call.end(1, 0);
+        within("reply", response).await.unwrap();
+    }
+    for call in rig.recorded("s").calls() {
+        let sampling = &call.meta.sampling;
+        assert_eq!((&sampling["temperature"], &sampling["top_k"]), (&json!(1.0), &json!(-1)));
+    }
+}
+
+#[tokio::test]
 async fn pinned_sampling_replaces_the_harnesss_and_is_recorded() {
     let rig = Rig::start().await;
     let pins = SamplingPins {
