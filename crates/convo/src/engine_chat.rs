@@ -20,7 +20,7 @@ pub fn encode_engine_chat(request: &Request) -> Map<String, Value> {
     if !request.tools.is_empty() {
         body.insert("tools".into(), Value::Array(chat_tools(request)));
         if let Some(choice) = &request.tool_choice {
-            body.insert("tool_choice".into(), tool_choice(choice));
+            body.insert("tool_choice".into(), chat_tool_choice(choice));
         }
     }
     insert_sampling(&mut body, &request.sampling);
@@ -233,7 +233,8 @@ fn tool(tool: &Tool) -> Value {
     json!({"type": "function", "function": function})
 }
 
-fn tool_choice(choice: &ToolChoice) -> Value {
+/// A choice of tools as the chat field.
+pub fn chat_tool_choice(choice: &ToolChoice) -> Value {
     match choice {
         ToolChoice::Auto => "auto".into(),
         ToolChoice::None => "none".into(),

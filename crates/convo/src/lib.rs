@@ -24,7 +24,9 @@ pub mod request;
 pub mod stream;
 
 pub use decode::DecodeError;
-pub use engine_chat::{apply_pins, chat_messages, chat_tools, encode_engine_chat, reply_message};
+pub use engine_chat::{
+    apply_pins, chat_messages, chat_tool_choice, chat_tools, encode_engine_chat, reply_message,
+};
 pub use error::{ApiError, ContextUse, ErrorResponse, error_response};
 pub use loss::{Loss, LossKind};
 pub use messages::reply::UNPARSED_ARGUMENTS;

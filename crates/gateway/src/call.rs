@@ -2,7 +2,8 @@
 
 use jiff::Timestamp;
 use polar_convo::{
-    ApiError, Dialect, Reply, ReplyEvent, Request, chat_messages, chat_tools, reply_message,
+    ApiError, Dialect, Reply, ReplyEvent, Request, ToolChoice, chat_messages, chat_tool_choice,
+    chat_tools, reply_message,
 };
 use polar_engine::{EngineEnd, EngineInfo};
 use polar_record::{CallMeta, CallRecord};
@@ -33,6 +34,10 @@ impl OpenCall {
         let mut extra = Map::new();
         if !request.losses.is_empty() {
             extra.insert("losses".to_owned(), json!(request.losses));
+        }
+        // A forced choice constrains what is sampled, which the logprobs may not show.
+        if let Some(choice) = request.tool_choice.as_ref().filter(|c| **c != ToolChoice::Auto) {
+            extra.insert("tool_choice".to_owned(), chat_tool_choice(choice));
         }
         // What else the engine was told, and what it was not told.
         for (name, fields) in [("carried", &request.rest), ("unsent", &request.unsent)] {

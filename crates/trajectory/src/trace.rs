@@ -4,7 +4,8 @@ use polar_record::{RecordedCall, RecordedSession};
 use polar_types::{
     ForkPoint, LineageInfo, LineageRole, TokenCounts, Trace, UntrainedReason, WeightSpan,
 };
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
+use std::collections::BTreeSet;
 
 /// A trace that begins with the prompt of `call`.
 pub(crate) fn start(
@@ -80,7 +81,7 @@ pub(crate) fn add_reply(
     add_weight_versions(trace, call, start as u64);
     trace.tools = session.tools(call);
     trace.finish_reason = Some(call.meta.finish_reason.clone());
-    trace.sampling = sampling(session, call);
+    trace.sampling = sampling(session, call, &trace.sampling);
     trace.calls.push(call.meta.call_id.clone());
 }
 
@@ -117,13 +118,34 @@ fn push_span(spans: &mut Vec<WeightSpan>, version: Option<String>, start: u64, e
     }
 }
 
-fn sampling(session: &RecordedSession, call: &RecordedCall) -> Value {
+/// What bends the distribution, of the trace's last call. `before` is that of the call before,
+/// null for the first; parameters that differ between calls are named under `varied`.
+fn sampling(session: &RecordedSession, call: &RecordedCall, before: &Value) -> Value {
     let mut sampling = match &call.meta.sampling {
         Value::Object(parameters) => parameters.clone(),
-        Value::Null => serde_json::Map::new(),
-        other => serde_json::Map::from_iter([("parameters".to_owned(), other.clone())]),
+        Value::Null => Map::new(),
+        other => Map::from_iter([("parameters".to_owned(), other.clone())]),
     };
+    for name in ["carried", "tool_choice"] {
+        sampling.extend(call.meta.extra.get(name).map(|value| (name.to_owned(), value.clone())));
+    }
     sampling.insert("engine".to_owned(), session.header.engine.clone());
     sampling.insert("logprob_mode".to_owned(), json!(call.meta.logprob_mode));
+    if let Value::Object(before) = before {
+        let varied = varied(before, &sampling);
+        if !varied.is_empty() {
+            sampling.insert(VARIED.to_owned(), json!(varied));
+        }
+    }
     Value::Object(sampling)
+}
+
+const VARIED: &str = "varied";
+
+/// Names of parameters that are not the same in both, and those that were not before.
+fn varied(before: &Map<String, Value>, now: &Map<String, Value>) -> BTreeSet<String> {
+    let known = before.get(VARIED).and_then(Value::as_array).into_iter().flatten();
+    let known = known.filter_map(Value::as_str).map(str::to_owned);
+    let names = before.keys().chain(now.keys()).filter(|name| *name != VARIED);
+    known.chain(names.filter(|name| before.get(*name) != now.get(*name)).cloned()).collect()
 }

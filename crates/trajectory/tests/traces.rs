@@ -66,6 +66,31 @@ fn calls_that_extend_each_other_are_one_trace() {
 }
 
 #[test]
+fn all_that_bent_the_distribution_is_told_with_the_trace() {
+    let root = [user("a")];
+    let go = |text: &str| [user("a"), said("x"), user(text)];
+    let mut calls = [
+        call(&root, said("x"), &[1], &[10]),
+        call(&go("b"), said("y"), &[1, 10, 2], &[11]),
+        call(&go("c"), said("z"), &[1, 10, 2, 11, 3], &[12]),
+    ];
+    calls[0].meta.extra.insert("tool_choice".to_owned(), json!("required"));
+    calls[1].meta.sampling = json!({"temperature": 0.2, "top_p": 0.9});
+    calls[2].meta.extra.insert("carried".to_owned(), json!({"min_p": 0.1}));
+    calls[2].meta.extra.insert("losses".to_owned(), json!([]));
+    let built = built_of(&calls);
+    let [trace] = &built.trajectory.traces[..] else { panic!("one trace expected") };
+    assert_eq!(
+        trace.sampling,
+        json!({
+            "temperature": 0.7, "carried": {"min_p": 0.1},
+            "engine": {"name": "simulator"}, "logprob_mode": "raw",
+            "varied": ["carried", "temperature", "tool_choice", "top_p"],
+        })
+    );
+}
+
+#[test]
 fn a_second_continuation_is_a_trace_with_the_shared_part_as_context() {
     let root = [system(), user("a")];
     let go = |text: &str| [system(), user("a"), said("x"), user(text)];

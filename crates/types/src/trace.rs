@@ -200,7 +200,9 @@ pub struct Trace {
     pub siblings: u32,
     /// `1 / siblings`: weight that makes every rollout count once.
     pub loss_weight: f64,
-    /// Sampling parameters used, engine and logprob mode of the last call.
+    /// Sampling parameters used, engine and logprob mode of the last call; with `carried` what
+    /// else its engine was told, with `tool_choice` a choice that was forced, with `varied` the
+    /// names of what was not the same in all calls.
     #[schema(value_type = Object)]
     pub sampling: Value,
 }

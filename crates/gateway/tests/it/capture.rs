@@ -259,7 +259,7 @@ async fn promise_10_the_record_holds_what_was_carried_unsent_lost_and_malformed(
         json!([{"type": "text", "text": "be brief", "cache_control": {"type": "ephemeral"}}]);
     body["metadata"] = json!({"user_id": "u"});
     body["tools"] = json!([{"name": "ls", "input_schema": {"type": "object"}}]);
-    body["tool_choice"] = json!({"type": "auto", "disable_parallel_tool_use": true});
+    body["tool_choice"] = json!({"type": "any", "disable_parallel_tool_use": true});
     let (response, call) = rig.call("/v1/messages", session.secret(), &body).await;
     call.prompt(&[1]);
     call.send(EngineEvent::Chunk {
@@ -276,6 +276,7 @@ async fn promise_10_the_record_holds_what_was_carried_unsent_lost_and_malformed(
     let recorded = rig.recorded("s");
     let extra = &recorded.calls()[0].meta.extra;
     assert_eq!(extra["carried"], json!({"parallel_tool_calls": false}));
+    assert_eq!(extra["tool_choice"], "required");
     assert_eq!(extra["unsent"], json!({"metadata": {"user_id": "u"}}));
     assert_eq!(extra["losses"][0]["kind"], "cache_control_dropped");
     assert_eq!(extra["malformed_calls"], json!([0]));
