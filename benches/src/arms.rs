@@ -22,18 +22,24 @@ pub(crate) struct Engine {
 }
 
 pub(crate) async fn start_engine() -> Result<Engine> {
+    let (url, child) = start_own(&["engine"]).await?;
+    Ok(Engine { url, _child: child })
+}
+
+/// Starts a part of this program as a process; its first line is its address.
+async fn start_own(arguments: &[&str]) -> Result<(String, Child)> {
     let mut child = Command::new(std::env::current_exe()?)
-        .arg("engine")
+        .args(arguments)
         .stdout(Stdio::piped())
         .kill_on_drop(true)
         .spawn()?;
-    let stdout = child.stdout.take().context("the engine has no stdout")?;
+    let stdout = child.stdout.take().context("the process has no stdout")?;
     let url = BufReader::new(stdout)
         .lines()
         .next_line()
         .await?
-        .context("the engine ended before it said its address")?;
-    Ok(Engine { url, _child: child })
+        .context("the process ended before it said its address")?;
+    Ok((url, child))
 }
 
 /// Where calls are sent, and the process whose cost is counted.
@@ -54,6 +60,18 @@ impl Arm {
             child: None,
             _state: None,
         }
+    }
+
+    pub(crate) async fn relay(engine: &Engine) -> Result<Self> {
+        let to = engine.url.trim_start_matches("http://");
+        let (url, child) = start_own(&["relay", to]).await?;
+        Ok(Self {
+            name: "relay",
+            url: format!("{url}/v1/chat/completions"),
+            key: "none".to_owned(),
+            child: Some(child),
+            _state: None,
+        })
     }
 
     pub(crate) async fn polar(engine: &Engine, program: &Path) -> Result<Self> {

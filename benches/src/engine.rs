@@ -7,6 +7,7 @@ use axum::extract::State;
 use axum::http::{Response, header};
 use axum::response::IntoResponse;
 use axum::routing::{get, post};
+use axum::serve::ListenerExt;
 use axum::{Json, Router};
 use futures_util::stream;
 use serde_json::{Value, json};
@@ -14,6 +15,8 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 use std::io::Write as _;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::time::MissedTickBehavior;
 
 const MODEL: &str = "bench";
 
@@ -35,6 +38,10 @@ pub(crate) async fn serve() -> Result<()> {
         .route("/health", get(|| async {}))
         .route("/version", get(|| async { Json(json!({"version": "0.32.0"})) }))
         .with_state(Cache::default());
+    let listener = listener.tap_io(|stream| {
+        // A failure would only make the engine slower.
+        let _ = stream.set_nodelay(true);
+    });
     axum::serve(listener, router).await?;
     Ok(())
 }
@@ -49,15 +56,21 @@ async fn tokenize() -> Json<Value> {
     Json(json!({"count": 3, "max_model_len": 1_000_000, "tokens": [1, 2, 3], "token_strs": null}))
 }
 
-/// The size of the reply is asked for in `user`: `prompt,sampled`. Other requests (a
-/// probe) get a small one.
+/// The first message asks for the size of the reply: `prompt,sampled,interval`, the last
+/// in microseconds between streamed tokens. Other requests (a probe) get a small one.
 async fn chat(State(cache): State<Cache>, body: Bytes) -> Response<Body> {
     let request: Value = serde_json::from_slice(&body).unwrap_or_default();
-    let size = request["user"]
+    let asked: Vec<usize> = request["messages"][0]["content"]
         .as_str()
-        .and_then(|user| user.split_once(','))
-        .and_then(|(p, s)| Some((p.parse().ok()?, s.parse().ok()?)))
-        .unwrap_or((3, request["max_tokens"].as_u64().map_or(4, |most| most.min(4) as usize)));
+        .map(|user| user.split(',').filter_map(|number| number.parse().ok()).collect())
+        .unwrap_or_default();
+    let (size, interval) = match asked[..] {
+        [prompt, sampled, interval] => ((prompt, sampled), Duration::from_micros(interval as u64)),
+        _ => {
+            let most = request["max_tokens"].as_u64().map_or(4, |most| most.min(4) as usize);
+            ((3, most), Duration::ZERO)
+        }
+    };
     let canned = cache
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
@@ -75,11 +88,18 @@ async fn chat(State(cache): State<Cache>, body: Bytes) -> Response<Body> {
             .map(|(_, chunk)| chunk.clone())
             .collect();
         // One chunk per poll, as an engine that samples token by token would send them.
-        let body = stream::unfold(chunks.into_iter(), |mut rest| async move {
-            let chunk = rest.next()?;
-            tokio::task::yield_now().await;
-            Some((Ok::<_, Infallible>(chunk), rest))
-        });
+        let mut ticks = tokio::time::interval(interval.max(Duration::from_micros(1)));
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let body =
+            stream::unfold((chunks.into_iter(), ticks), move |(mut rest, mut ticks)| async move {
+                let chunk = rest.next()?;
+                if interval.is_zero() {
+                    tokio::task::yield_now().await;
+                } else {
+                    ticks.tick().await;
+                }
+                Some((Ok::<_, Infallible>(chunk), (rest, ticks)))
+            });
         ([(header::CONTENT_TYPE, "text/event-stream")], Body::from_stream(body)).into_response()
     } else {
         ([(header::CONTENT_TYPE, "application/json")], canned.unary).into_response()

@@ -20,16 +20,21 @@ pub(crate) struct Case {
     pub(crate) sampled: usize,
     pub(crate) concurrency: usize,
     pub(crate) stream: bool,
+    /// Microseconds between the tokens that the engine streams.
+    pub(crate) interval: usize,
     pub(crate) calls: usize,
 }
 
 /// Times of one call.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Timing {
-    /// Until the first byte of the body.
+    /// Until the first piece of text.
     pub(crate) first: Duration,
     pub(crate) total: Duration,
 }
+
+/// The text of a sampled token.
+const WORD: &[u8] = b" word";
 
 type Http = Client<HttpConnector, Full<Bytes>>;
 
@@ -39,6 +44,7 @@ pub(crate) async fn run(arm: &Arm, case: &Case, calls: usize) -> Result<Vec<Timi
     connector.set_nodelay(true);
     let client: Http = Client::builder(TokioExecutor::new()).build(connector);
     let body = request_body(case);
+    let sampled = case.sampled;
     let next = Arc::new(AtomicUsize::new(0));
     let workers = (0..case.concurrency).map(|_| {
         let (client, next, body) = (client.clone(), next.clone(), body.clone());
@@ -46,7 +52,7 @@ pub(crate) async fn run(arm: &Arm, case: &Case, calls: usize) -> Result<Vec<Timi
         tokio::spawn(async move {
             let mut timings = Vec::new();
             while next.fetch_add(1, Ordering::Relaxed) < calls {
-                timings.push(one(&client, &url, &key, body.clone()).await?);
+                timings.push(one(&client, &url, &key, body.clone(), sampled).await?);
             }
             anyhow::Ok(timings)
         })
@@ -58,7 +64,7 @@ pub(crate) async fn run(arm: &Arm, case: &Case, calls: usize) -> Result<Vec<Timi
     Ok(timings)
 }
 
-async fn one(client: &Http, url: &str, key: &str, body: Bytes) -> Result<Timing> {
+async fn one(client: &Http, url: &str, key: &str, body: Bytes, sampled: usize) -> Result<Timing> {
     let request = Request::post(url)
         .header("content-type", "application/json")
         .header("authorization", format!("Bearer {key}"))
@@ -68,16 +74,24 @@ async fn one(client: &Http, url: &str, key: &str, body: Bytes) -> Result<Timing>
     let status = response.status();
     let mut body = response.into_body();
     let mut first = None;
-    let mut length = 0;
+    let mut received = Vec::new();
     while let Some(frame) = body.frame().await {
         if let Some(data) = frame?.data_ref() {
-            first.get_or_insert_with(|| started.elapsed());
-            length += data.len();
+            received.extend_from_slice(data);
+            if first.is_none() && words(data) > 0 {
+                first = Some(started.elapsed());
+            }
         }
     }
     let total = started.elapsed();
-    ensure!(status.is_success() && length > 0, "{url} answered {status} with {length} bytes");
+    let text = String::from_utf8_lossy(&received);
+    ensure!(status.is_success(), "{url} answered {status}: {text}");
+    ensure!(words(&received) >= sampled, "{url} left out text: {text}");
     Ok(Timing { first: first.unwrap_or(total), total })
+}
+
+fn words(data: &[u8]) -> usize {
+    data.windows(WORD.len()).filter(|window| *window == WORD).count()
 }
 
 /// About as many bytes of text as such a prompt has: four per token.
@@ -86,9 +100,8 @@ fn request_body(case: &Case) -> Bytes {
         "model": "bench",
         "stream": case.stream,
         "stream_options": if case.stream { json!({"include_usage": true}) } else { json!(null) },
-        "user": format!("{},{}", case.prompt, case.sampled),
         "messages": [
-            {"role": "system", "content": "You are a benchmark."},
+            {"role": "system", "content": format!("{},{},{}", case.prompt, case.sampled, case.interval)},
             {"role": "user", "content": "abc ".repeat(case.prompt)},
         ],
     });
