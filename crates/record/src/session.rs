@@ -269,6 +269,11 @@ impl RecordedSession {
             + text
     }
 
+    /// The distinct messages and sets of tools as JSON text, by their numbers.
+    pub fn values(&self) -> impl Iterator<Item = &str> {
+        self.values.iter().map(|text| &**text)
+    }
+
     /// A message by its number in the tree of messages.
     pub fn message(&self, number: u32) -> Value {
         self.value(number)

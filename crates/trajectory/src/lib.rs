@@ -6,7 +6,7 @@
 //!    for which it is not. A break starts a new trace; nothing is cut off or dropped.
 //! 2. Before each token with mask 1 a trace holds exactly the tokens the engine had in
 //!    context when it sampled it. A call continues another only where its prompt begins with
-//!    the other's prompt and sampled tokens, token by token.
+//!    the other's prompt and sampled tokens, token by token, and shows the same pictures.
 //! 3. Ids and logprobs are the engine's own bits. A token without a logprob has mask 0 and null.
 //!
 //! [`verify`] checks all three without using the code that builds.

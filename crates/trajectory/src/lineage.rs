@@ -1,7 +1,9 @@
 //! Which calls are trained, and which call continues which.
 
+use crate::messages;
 use polar_record::{Position, PrefixTree, RecordedCall, RecordedSession};
 use polar_types::UntrainedReason;
+use serde_json::Value;
 use std::collections::HashMap;
 
 /// Where a call's sampled tokens go.
@@ -80,6 +82,7 @@ fn rescue_continued(session: &RecordedSession, fates: &mut [Fate]) {
 
 fn parents(session: &RecordedSession, fates: &[Fate]) -> Vec<Option<u32>> {
     let tree = session.tokens();
+    let pictures = Pictures::of(session);
     let mut ends = SequenceEnds::default();
     let mut is_continued = vec![false; fates.len()];
     let mut parents = Vec::with_capacity(fates.len());
@@ -87,9 +90,10 @@ fn parents(session: &RecordedSession, fates: &[Fate]) -> Vec<Option<u32>> {
         let parent = call.prompt_end().and_then(|prompt| {
             // Of several calls that sampled the same behind the same prompt, each can be
             // continued once without a fork.
-            let deepest = ends.deepest_on_path(tree, prompt);
-            let free = deepest.iter().rfind(|call| !is_continued[**call as usize]);
-            free.or(deepest.last()).copied()
+            let deepest = ends.deepest_on_path(tree, prompt).iter().copied();
+            let mut fitting = deepest.filter(|call| pictures.go_on(session, *call, index));
+            let latest = fitting.clone().next_back();
+            fitting.rfind(|call| !is_continued[*call as usize]).or(latest)
         });
         if fates[index] == Fate::Trained {
             if let Some(parent) = parent {
@@ -102,6 +106,40 @@ fn parents(session: &RecordedSession, fates: &[Fate]) -> Vec<Option<u32>> {
         parents.push(parent);
     }
     parents
+}
+
+/// Parts of messages that are not text, by the message's number. The tokens that stand for a
+/// picture are the same for every picture of its size, so that equal tokens do not show that the
+/// engine saw the same.
+struct Pictures {
+    by_message: HashMap<u32, Vec<Value>>,
+}
+
+impl Pictures {
+    fn of(session: &RecordedSession) -> Self {
+        let numbered = session.values().zip(0..);
+        let listed = numbered.filter(|(text, _)| text.contains(r#""content":["#));
+        let by_message = listed
+            .map(|(_, number)| (number, messages::parts_beside_text(&session.message(number))))
+            .filter(|(_, parts)| !parts.is_empty())
+            .collect();
+        Self { by_message }
+    }
+
+    /// Whether the prompt of `call` begins with the pictures of `earlier`'s prompt.
+    fn go_on(&self, session: &RecordedSession, earlier: u32, call: usize) -> bool {
+        if self.by_message.is_empty() {
+            return true;
+        }
+        let shown = |call: usize| {
+            let call = &session.calls()[call];
+            let mut messages = session.messages_tree().path(call.exchange_end(), 0);
+            messages.truncate(call.prompt_messages());
+            messages.into_iter().filter_map(|number| self.by_message.get(&number)).flatten()
+        };
+        let mut now = shown(call);
+        shown(earlier as usize).all(|picture| now.next() == Some(picture))
+    }
 }
 
 /// Where sequences end, by node of the tree of tokens.

@@ -72,6 +72,12 @@ fn content(message: &Value) -> (String, Vec<&Value>) {
     (text, others)
 }
 
+/// Pictures and whatever else a message holds beside text.
+pub(crate) fn parts_beside_text(message: &Value) -> Vec<Value> {
+    let (_, parts) = content(message);
+    parts.into_iter().cloned().collect()
+}
+
 fn compare_tool_calls(before: &Value, after: &Value) -> Difference {
     let calls = |message: &Value| message["tool_calls"].as_array().cloned().unwrap_or_default();
     let (before, after) = (calls(before), calls(after));

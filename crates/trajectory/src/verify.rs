@@ -5,6 +5,7 @@
 
 use polar_record::{RecordedCall, RecordedSession};
 use polar_types::{CallId, Trace, Trajectory, UntrainedReason};
+use serde_json::Value;
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -109,6 +110,7 @@ pub fn verify(trajectory: &Trajectory, session: &RecordedSession) -> Result<(), 
         session,
         index: calls.iter().zip(0..).map(|(call, at)| (&call.meta.call_id, at)).collect(),
         trained: vec![None; calls.len()],
+        has_lists: session.values().any(|text| text.contains(r#""content":["#)),
     };
     for (number, trace) in trajectory.traces.iter().enumerate() {
         check.trace(number, trace)?;
@@ -126,6 +128,8 @@ struct Check<'a> {
     index: HashMap<&'a CallId, usize>,
     /// How many tokens of each call have mask 1; absent when it is in no trace.
     trained: Vec<Option<u64>>,
+    /// Whether the content of some message is a list, which may hold pictures.
+    has_lists: bool,
 }
 
 impl<'a> Check<'a> {
@@ -173,6 +177,12 @@ impl<'a> Check<'a> {
             None if prompt.depth() == trace.prompt_ids.len() => 0,
             _ => return Err(context()),
         };
+        // The same tokens may stand for another picture.
+        if let Some(before) = before.filter(|_| self.has_lists)
+            && !self.pictures(call).starts_with(&self.pictures(before))
+        {
+            return Err(context());
+        }
         if whole.get(known..prompt.depth()) != Some(&tokens.path(prompt, known)) {
             return Err(context());
         }
@@ -180,6 +190,17 @@ impl<'a> Check<'a> {
             return Err(Violation::Sampled { trace: number, call: call.meta.call_id.clone() });
         }
         Ok(prompt.depth() - trace.prompt_ids.len()..end.depth() - trace.prompt_ids.len())
+    }
+
+    /// What a prompt holds beside text, in order.
+    fn pictures(&self, call: &RecordedCall) -> Vec<Value> {
+        let mut pictures = Vec::new();
+        for mut message in self.session.messages(call, 0) {
+            if let Value::Array(parts) = message["content"].take() {
+                pictures.extend(parts.into_iter().filter(|part| part["type"] != "text"));
+            }
+        }
+        pictures
     }
 
     fn reply(

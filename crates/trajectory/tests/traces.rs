@@ -269,6 +269,31 @@ fn calls_of_different_contexts_in_one_trace_are_found_out() {
 }
 
 #[test]
+fn promise_2_equal_tokens_that_stand_for_another_picture_are_another_context() {
+    let look = |picture: &str| {
+        json!({"role": "user", "content": [
+            {"type": "text", "text": "look"},
+            {"type": "image_url", "image_url": {"url": picture}},
+        ]})
+    };
+    // Tokens 7 stand for a picture.
+    let first = call(&[look("one")], said("x"), &[1, 7, 7], &[10]);
+    let next = |picture: &str| {
+        let messages = [look(picture), said("x"), look("three")];
+        call(&messages, said("y"), &[1, 7, 7, 10, 2, 7, 7], &[11])
+    };
+    let session = |next| recorded(&[(first.clone(), Some(true)), (next, Some(true))]);
+    let same = built(&session(next("one"))).trajectory;
+    assert_eq!(same.traces.len(), 1);
+    let other = session(next("two"));
+    let apart = built(&other).trajectory;
+    assert_eq!(apart.traces.len(), 2);
+    assert_eq!(apart.traces[1].prompt_messages[0], look("two"));
+    let call = CallId::of_index(1);
+    assert_eq!(verify(&same, &other), Err(Violation::Context { trace: 0, call }));
+}
+
+#[test]
 fn a_session_without_calls_has_no_traces() {
     let built = built(&recorded(&[]));
     assert_eq!((built.trajectory.traces.len(), built.calls.len()), (0, 0));
