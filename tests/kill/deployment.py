@@ -71,6 +71,15 @@ class Process:
         self._running.send_signal(signal.SIGKILL)
         self._running.wait()
 
+    def stall(self, seconds: float) -> None:
+        """Holds it up, as a machine without memory or a broken network does."""
+        assert self._running is not None
+        self._running.send_signal(signal.SIGSTOP)
+        try:
+            time.sleep(seconds)
+        finally:
+            self._running.send_signal(signal.SIGCONT)
+
     def stop(self) -> None:
         """Asks it to end, and waits."""
         if self._running is not None and self._running.poll() is None:

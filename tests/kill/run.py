@@ -3,8 +3,9 @@
 
 Starts an engine simulator, a server and two nodes as processes of their own, gives them a
 task of many sessions, and kills one of server and nodes again and again. Every killed
-process is started as it was. In the end everything that was promised is looked up: see
-`checks.py`. Needs nothing but Python's standard library.
+process is started as it was. Once, a node is held up until its leases are lost. In the end
+everything that was promised is looked up: see `checks.py`. Needs nothing but Python's
+standard library.
 
     tests/kill/run.py [--sessions 50] [--kills 10] [--isolation process] [--seed 7]
 """
@@ -92,6 +93,8 @@ class Run:
             self.trainer.start()
             for number in range(self.arguments.kills):
                 self.kill(number)
+                if number == self.arguments.kills // 2:
+                    self.stall()
             evidence = self.look_up()
         finally:
             self.trainer.stop()
@@ -163,6 +166,13 @@ class Run:
             victim.kill()
         victim.start()
         extra.join()
+
+    def stall(self) -> None:
+        """A node that lives loses its leases, and what it recorded under them must not be."""
+        node = self.random.choice(self.deployment.nodes)
+        away = self.random.uniform(1.5, 1.8) * LEASE_SECONDS
+        print(f"  stall: {node.name} for {away:.1f}s", flush=True)
+        node.stall(away)
 
     def look_up(self) -> checks.Evidence:
         """Waits for the end of everything, then reads all there is over the API."""

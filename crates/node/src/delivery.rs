@@ -1,11 +1,12 @@
 //! Hands reports and their artifacts to the server, however often that takes.
 
 use crate::client::{Backoff, ClientError, ServerClient};
-use polar_session::{AttemptFolder, Control};
+use polar_session::AttemptFolder;
 use polar_types::{ResultAck, SessionReport};
 use std::path::PathBuf;
 use std::sync::Arc;
-use tokio::sync::{Semaphore, watch};
+use std::time::Duration;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 /// Attempts uploaded at a time.
@@ -35,36 +36,35 @@ impl Courier {
         self.stopping.cancel();
     }
 
-    /// Delivers until the server has the report, the lease is lost or the node stops; the
-    /// folder goes in the first two cases.
-    pub(crate) async fn deliver(
+    /// Delivers until the server has answered or the node stops. A lost lease is no reason
+    /// to stop: the server keeps what comes too late apart from results.
+    pub(crate) async fn deliver(&self, folder: &AttemptFolder, report: &SessionReport) -> Delivery {
+        tokio::select! {
+            biased;
+            () = self.stopping.cancelled() => Delivery::kept(report),
+            answer = self.until_answered(folder, report) => Delivery::of(report, answer),
+        }
+    }
+
+    /// The same, but for so long at most, and also while the node stops.
+    pub(crate) async fn deliver_within(
         &self,
         folder: &AttemptFolder,
         report: &SessionReport,
-        mut control: watch::Receiver<Control>,
-    ) {
-        // Cancelled is decided by the server: it gets the report either way.
-        let lost = async {
-            if control.wait_for(|order| *order == Control::Abandon).await.is_err() {
-                std::future::pending::<()>().await;
-            }
-        };
-        tokio::select! {
-            biased;
-            () = self.stopping.cancelled() => {
-                tracing::warn!(session = %report.session_id, "report kept for the next start");
-            }
-            () = lost => {
-                tracing::warn!(session = %report.session_id, "lease lost before delivery");
-                remove(folder);
-            }
-            done = self.until_answered(folder, report) => match done {
-                Ok(ack) => {
-                    tracing::info!(session = %report.session_id, ?ack, "delivered");
-                    remove(folder);
-                }
-                Err(refusal) => self.set_aside(folder, report, &refusal),
-            },
+        patience: Duration,
+    ) -> Delivery {
+        match tokio::time::timeout(patience, self.until_answered(folder, report)).await {
+            Ok(answer) => Delivery::of(report, answer),
+            Err(_) => Delivery::kept(report),
+        }
+    }
+
+    /// Does with the folder what its delivery calls for. Nothing may use it any more.
+    pub(crate) fn put_away(&self, folder: &AttemptFolder, delivery: Delivery) {
+        match delivery {
+            Delivery::Taken | Delivery::Needless => remove(folder),
+            Delivery::Kept => {}
+            Delivery::Refused => self.set_aside(folder),
         }
     }
 
@@ -104,16 +104,47 @@ impl Courier {
     }
 
     /// Keeps what the server refuses, so that nothing recorded is ever thrown away.
-    fn set_aside(&self, folder: &AttemptFolder, report: &SessionReport, refusal: &str) {
+    fn set_aside(&self, folder: &AttemptFolder) {
         let name = folder.path().file_name().unwrap_or_default();
         let place = self.undelivered.join(name);
-        tracing::error!(
-            session = %report.session_id, refusal, kept = %place.display(),
-            "the server refuses the report; it is kept"
-        );
+        tracing::error!(kept = %place.display(), "a report that was refused is kept");
         if let Err(error) = std::fs::rename(folder.path(), &place) {
             tracing::error!(%error, folder = %folder.path().display(), "not moved");
         }
+    }
+}
+
+/// What became of a delivery.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Delivery {
+    /// The server has the report.
+    Taken,
+    /// There is nothing that anybody would miss.
+    Needless,
+    /// Not now; the next start tries again.
+    Kept,
+    /// The server will never take it.
+    Refused,
+}
+
+impl Delivery {
+    fn of(report: &SessionReport, answer: Result<ResultAck, String>) -> Self {
+        let session = &report.session_id;
+        match answer {
+            Ok(ack) => {
+                tracing::info!(%session, epoch = %report.epoch, ?ack, "delivered");
+                Self::Taken
+            }
+            Err(refusal) => {
+                tracing::error!(%session, refusal, "the server refuses the report");
+                Self::Refused
+            }
+        }
+    }
+
+    fn kept(report: &SessionReport) -> Self {
+        tracing::warn!(session = %report.session_id, "report kept for the next start");
+        Self::Kept
     }
 }
 

@@ -6,7 +6,8 @@
 
 use crate::client::{Backoff, ClientError, ServerClient};
 use crate::delivery::Courier;
-use polar_session::{AttemptFolder, Control, Ended, Progress, SessionRunner, salvage};
+use crate::holder::{Holder, Left};
+use polar_session::{Control, Progress, SessionRunner};
 use polar_types::{
     Epoch, Lease, LeaseRequest, LeaseResponse, NodeId, NodeInfo, ReleaseItem, RenewItem,
     RenewRequest, RenewResponse, SessionId, Stage,
@@ -24,7 +25,7 @@ use tokio::time::Instant;
 const LEASE_WAIT_SECONDS: f64 = 20.0;
 /// Time between renewals before the server has said how long leases live.
 const FIRST_RENEWAL: Duration = Duration::from_secs(5);
-/// Longest that giving sessions back may take at the end.
+/// Longest that giving a session back may take, and again delivering what it recorded.
 const RELEASE_WAIT: Duration = Duration::from_secs(10);
 
 /// A held session, for displays.
@@ -43,6 +44,9 @@ pub struct HeldSession {
 struct Held {
     control: watch::Sender<Control>,
     progress: watch::Receiver<Progress>,
+    /// To be released as soon as nothing of it runs any more. Its lease is kept until
+    /// then: one that runs out would cost the session an attempt.
+    goes_back: bool,
 }
 
 impl Held {
@@ -51,20 +55,23 @@ impl Held {
         *self.control.borrow() == Control::Abandon
     }
 
+    /// Gives it up because its lease is somebody else's by now.
+    fn lose(&mut self) {
+        self.goes_back = false;
+        self.control.send_replace(Control::Abandon);
+    }
+
+    /// Whether its lease is still wanted.
+    fn is_renewed(&self) -> bool {
+        self.goes_back || !self.is_given_up()
+    }
+
     fn stage(&self) -> Stage {
         self.progress.borrow().stage.unwrap_or(Stage::Prepare)
     }
 }
 
 type Key = (SessionId, Epoch);
-
-/// What became of a held session, as far as the table cares.
-enum Left {
-    /// It was run, whatever came of it.
-    Ran,
-    /// Nothing was done for it, so that it can go back.
-    NotStarted,
-}
 
 type Question<T> = Pin<Box<dyn Future<Output = Result<T, ClientError>> + Send>>;
 
@@ -77,14 +84,14 @@ pub(crate) struct Dispatcher {
     shown: watch::Sender<Vec<HeldSession>>,
     held: HashMap<Key, Held>,
     tasks: JoinSet<(Key, Left)>,
+    /// What is still to be done for sessions that are no longer held.
+    clearing: JoinSet<()>,
     lease_backoff: Backoff,
     /// Against taking work only to give it back, as long as the disk is full.
     start_backoff: Backoff,
     renewal: Duration,
     /// Leases named in the renewal that is on its way.
     renewing: Vec<(SessionId, Epoch)>,
-    /// Given up for the end of the node; told to the server once they have stopped.
-    to_release: Vec<ReleaseItem>,
 }
 
 impl Dispatcher {
@@ -105,11 +112,11 @@ impl Dispatcher {
             shown,
             held: HashMap::new(),
             tasks: JoinSet::new(),
+            clearing: JoinSet::new(),
             lease_backoff: Backoff::default(),
             start_backoff: Backoff::default(),
             renewal: FIRST_RENEWAL,
             renewing: Vec::new(),
-            to_release: Vec::new(),
         }
     }
 
@@ -117,7 +124,8 @@ impl Dispatcher {
         &self.info.node_id
     }
 
-    /// Works until it is told to drain and every session has ended or been given back.
+    /// Works until it is told to drain, every session has ended or been given back, and
+    /// nothing is left of them to clear.
     pub(crate) async fn run(&mut self, mut draining: watch::Receiver<Option<Duration>>) {
         let mut lease: Option<Question<LeaseResponse>> = None;
         let mut renewal: Option<Question<RenewResponse>> = None;
@@ -125,7 +133,7 @@ impl Dispatcher {
         let mut give_up_at: Option<Instant> = None;
         loop {
             let drains = give_up_at.is_some();
-            if drains && self.held.is_empty() {
+            if drains && self.held.is_empty() && self.clearing.is_empty() {
                 break;
             }
             if lease.is_none() && !drains {
@@ -147,6 +155,7 @@ impl Dispatcher {
                         self.take_end(key, left);
                     }
                 }
+                Some(_) = self.clearing.join_next(), if !self.clearing.is_empty() => {}
                 () = tokio::time::sleep_until(renew_at) => {
                     renew_at = Instant::now() + self.renewal;
                     self.show();
@@ -168,13 +177,12 @@ impl Dispatcher {
             }
             self.show();
         }
-        let items = std::mem::take(&mut self.to_release);
-        release(self.client.clone(), items, "the node shuts down").await;
     }
 
     /// Asks for as many sessions as there is room for.
     fn ask_for_work(&mut self) -> Option<Question<LeaseResponse>> {
-        let taken = u32::try_from(self.held.len()).unwrap_or(u32::MAX);
+        let taken = self.held.len() + self.clearing.len();
+        let taken = u32::try_from(taken).unwrap_or(u32::MAX);
         let free = self.info.slots.total().saturating_sub(taken);
         if free == 0 {
             return None;
@@ -212,9 +220,9 @@ impl Dispatcher {
             return;
         }
         // A session handed out anew is no longer the one this node may still hold.
-        for ((session, _), held) in &self.held {
+        for ((session, _), held) in &mut self.held {
             if *session == lease.session_id {
-                held.control.send_replace(Control::Abandon);
+                held.lose();
             }
         }
         tracing::info!(session = %lease.session_id, epoch = %lease.epoch, "leased");
@@ -226,29 +234,50 @@ impl Dispatcher {
             sessions: self.sessions.clone(),
             node_id: self.info.node_id.clone(),
         };
-        self.held.insert(key.clone(), Held { control, progress });
+        self.held.insert(key.clone(), Held { control, progress, goes_back: false });
         self.tasks.spawn(async move { (key, holder.hold(lease, orders, sender).await) });
     }
 
     fn take_end(&mut self, key: Key, left: Left) {
-        self.held.remove(&key);
+        let goes_back = self.held.remove(&key).is_some_and(|held| held.goes_back);
+        let client = self.client.clone();
+        let (session_id, epoch) = key;
+        let item = ReleaseItem { session_id, epoch };
         match left {
-            Left::Ran => self.start_backoff.reset(),
+            Left::Settled(clearing) => {
+                self.start_backoff.reset();
+                self.clearing.spawn(clearing);
+            }
+            Left::GivenUp(session) if goes_back => {
+                self.clearing.spawn(async move {
+                    // Without it the calls wait for the next start: told under a lease
+                    // that lives, they would be taken for the session's result.
+                    if release(&client, item, "the node shuts down").await {
+                        let reason = "the node shut down and gave the session back; its calls \
+                                      up to then are kept";
+                        session.keep_calls(reason, Some(RELEASE_WAIT)).await;
+                    }
+                });
+            }
+            Left::GivenUp(session) => {
+                self.start_backoff.reset();
+                self.clearing.spawn(async move {
+                    let reason = "the node lost the lease while the session ran; its calls up to \
+                                  then are kept";
+                    session.keep_calls(reason, None).await;
+                });
+            }
             Left::NotStarted => {
                 self.start_backoff.fail();
-                let (session_id, epoch) = key;
-                let items = vec![ReleaseItem { session_id, epoch }];
-                tokio::spawn(release(
-                    self.client.clone(),
-                    items,
-                    "the node's disk is full or broken",
-                ));
+                self.clearing.spawn(async move {
+                    release(&client, item, "the node's disk is full or broken").await;
+                });
             }
         }
     }
 
     fn ask_for_renewal(&mut self) -> Option<Question<RenewResponse>> {
-        let renewed = self.held.iter().filter(|(_, held)| !held.is_given_up());
+        let renewed = self.held.iter().filter(|(_, held)| held.is_renewed());
         let items: Vec<_> = renewed
             .map(|((session_id, epoch), held)| {
                 let progress = held.progress.borrow();
@@ -283,23 +312,30 @@ impl Dispatcher {
 
     /// Passes an order on to the leases that were named when it was asked for. One that
     /// came since, for the same session under a newer epoch, is not meant.
-    fn order(&self, sessions: &[SessionId], order: Control) {
-        for ((session, epoch), held) in &self.held {
+    fn order(&mut self, sessions: &[SessionId], order: Control) {
+        for ((session, epoch), held) in &mut self.held {
             let asked = self.renewing.iter().any(|(s, e)| s == session && e == epoch);
-            if asked && sessions.contains(session) && !held.is_given_up() {
-                tracing::warn!(%session, %epoch, ?order, "told by the server");
-                held.control.send_replace(order);
+            if !asked || !sessions.contains(session) || !held.is_renewed() {
+                continue;
+            }
+            tracing::warn!(%session, %epoch, ?order, "told by the server");
+            match order {
+                Control::Abandon => held.lose(),
+                // What goes back ends as cancelled when the server has it.
+                _ if held.is_given_up() => {}
+                _ => {
+                    held.control.send_replace(order);
+                }
             }
         }
     }
 
-    /// Gives up the sessions in such stages and notes them for release.
+    /// Gives up the sessions in such stages, to be released when they have stopped.
     fn give_back(&mut self, stages: impl Fn(Stage) -> bool) {
-        for ((session_id, epoch), held) in &self.held {
+        for held in self.held.values_mut() {
             if stages(held.stage()) && !held.is_given_up() {
+                held.goes_back = true;
                 held.control.send_replace(Control::Abandon);
-                let item = ReleaseItem { session_id: session_id.clone(), epoch: *epoch };
-                self.to_release.push(item);
             }
         }
     }
@@ -333,67 +369,18 @@ impl Dispatcher {
     }
 }
 
-/// Gives sessions back. When that fails, their leases run out instead.
-async fn release(client: Arc<ServerClient>, items: Vec<ReleaseItem>, reason: &'static str) {
-    if items.is_empty() {
-        return;
+/// Gives a session back and says whether the server knows. Where it does not, the lease
+/// runs out instead.
+async fn release(client: &ServerClient, item: ReleaseItem, reason: &str) -> bool {
+    let session = item.session_id.clone();
+    match tokio::time::timeout(RELEASE_WAIT, client.release(vec![item], reason)).await {
+        Ok(Ok(_)) => return true,
+        Ok(Err(error)) => {
+            tracing::warn!(%session, %error, "not released; the lease will run out");
+        }
+        Err(_) => tracing::warn!(%session, "not released in time; the lease will run out"),
     }
-    match tokio::time::timeout(RELEASE_WAIT, client.release(items, reason)).await {
-        Ok(Ok(_)) => {}
-        Ok(Err(error)) => tracing::warn!(%error, "not released; the leases will run out"),
-        Err(_) => tracing::warn!("not released in time; the leases will run out"),
-    }
-}
-
-/// Takes one leased session from its folder to its delivery.
-struct Holder {
-    runner: SessionRunner,
-    courier: Courier,
-    sessions: PathBuf,
-    node_id: NodeId,
-}
-
-impl Holder {
-    async fn hold(
-        self,
-        lease: Lease,
-        control: watch::Receiver<Control>,
-        progress: watch::Sender<Progress>,
-    ) -> Left {
-        let folder = match AttemptFolder::create(&self.sessions, &lease) {
-            Ok(folder) => folder,
-            Err(error) => {
-                // Without a folder nothing can be recorded or reported.
-                let session = &lease.session_id;
-                tracing::error!(%session, %error, "no folder for the session; check the disk");
-                return Left::NotStarted;
-            }
-        };
-        let progress = Arc::new(progress);
-        let attempt = {
-            let (runner, lease, folder) = (self.runner.clone(), lease.clone(), folder.clone());
-            let (control, progress) = (control.clone(), progress.clone());
-            async move { runner.run(lease, folder, control, progress).await }
-        };
-        // A task of its own, so that a panic in it is an error here.
-        let report = match tokio::spawn(attempt).await {
-            Ok(Ended::Abandoned) => {
-                if let Err(error) = folder.remove() {
-                    tracing::error!(session = %lease.session_id, %error, "folder not removed");
-                }
-                return Left::Ran;
-            }
-            Ok(Ended::Reported(report)) => *report,
-            Err(error) => {
-                tracing::error!(session = %lease.session_id, %error, "the session broke off");
-                let reason = format!("the session broke off inside Polar: {error}");
-                salvage(&folder, lease, self.node_id, &reason).await
-            }
-        };
-        progress.send_replace(Progress::in_stage(Stage::Deliver, "the server to take its result"));
-        self.courier.deliver(&folder, &report, control).await;
-        Left::Ran
-    }
+    false
 }
 
 /// The answer to a question; never, when none is asked.

@@ -8,12 +8,16 @@
 //! - One process per state folder, by a lock that dies with the process.
 //! - A session's calls are on disk before its harness sees them, and its folder stays
 //!   until the server has the report: whatever kills the node, the next start delivers.
-//! - A lease that is lost is given up at once and nothing of it is reported.
+//! - A lease that is lost is given up at once. The calls recorded under it are reported
+//!   as those of a lost attempt, which the server keeps apart from results.
+//! - A session is renewed until nothing of it runs any more, also when it is to be given
+//!   back; what a session leaves to be cleared counts against the node's places.
 
 mod capture;
 mod client;
 mod delivery;
 mod dispatcher;
+mod holder;
 mod listeners;
 mod salvage;
 mod state;

@@ -2,7 +2,7 @@
 
 use crate::delivery::Courier;
 use polar_sandbox::SandboxProvider;
-use polar_session::{AttemptFolder, Control, salvage};
+use polar_session::{AttemptFolder, salvage};
 use polar_types::NodeId;
 use std::collections::HashSet;
 use std::path::Path;
@@ -48,10 +48,8 @@ pub(crate) async fn deliver_left_behind(
             let reason = "the node restarted while the session ran; its calls up to then are kept";
             tracing::warn!(session = %lease.session_id, epoch = %lease.epoch, "salvaging");
             let report = salvage(&folder, lease, node_id, reason).await;
-            // Nobody renews the old lease, so nobody can say that it is lost: the server's
-            // answer decides.
-            let (_owner, control) = watch::channel(Control::Go);
-            courier.deliver(&folder, &report, control).await;
+            let delivery = courier.deliver(&folder, &report).await;
+            courier.put_away(&folder, delivery);
         });
     }
     let mut draining = draining.clone();

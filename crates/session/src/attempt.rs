@@ -3,13 +3,15 @@
 //! An attempt is one task and the only owner of its state. Its owner speaks to it
 //! through [`Control`] and sees its [`Progress`]; nothing else is shared, so a failure
 //! here touches no other session. Whatever an attempt holds (slot, proxy session,
-//! sandbox) it gives back on every way out.
+//! sandbox) it gives back on every way out. Its sandbox is removed behind its back, so
+//! that a slow removal holds up no result.
 
 use crate::control::{self, Control, Progress};
 use crate::failure::Stop;
 use crate::folder::AttemptFolder;
 use crate::harness::{HarnessAdapter, Installer, RenderedHarness};
 use crate::pools::{Pools, Slot};
+use crate::removal::{Creation, Remains, Removal};
 use crate::report::{self, Ending, Facts};
 use polar_gateway::{Gateway, SessionHandle};
 use polar_sandbox::{Exec, ExecEnd, Sandbox, SandboxProvider};
@@ -54,12 +56,10 @@ pub struct SessionRunner {
 pub enum Ended {
     /// It has ended; the artifacts named lie in its folder.
     Reported(Box<SessionReport>),
-    /// Its owner gave it up; everything is freed and there is nothing to deliver.
+    /// Its owner gave it up; there is no report, but its folder holds what was recorded.
     Abandoned,
 }
 
-/// Longest wait for a sandbox to go away before its removal is left to the sweep.
-const DESTROY_WAIT: Duration = Duration::from_secs(120);
 /// How much later than its own timeout a command must have ended.
 const EXEC_GRACE: Duration = Duration::from_secs(60);
 
@@ -75,15 +75,16 @@ impl SessionRunner {
         self.pools.taken()
     }
 
-    /// Runs a leased session to its end. Always ends: each stage has a budget, and each
-    /// wait in between is for a place that others leave within theirs.
+    /// Runs a leased session to its end; its sandbox may still be on its way out then.
+    /// Always ends: each stage has a budget, and each wait in between is for a place that
+    /// others leave within theirs.
     pub async fn run(
         &self,
         lease: Lease,
         folder: AttemptFolder,
         control: watch::Receiver<Control>,
         progress: Arc<watch::Sender<Progress>>,
-    ) -> Ended {
+    ) -> (Ended, Removal) {
         let mut attempt = Attempt {
             runner: self.clone(),
             lease,
@@ -93,29 +94,24 @@ impl SessionRunner {
             times: StageTimes::default(),
             adapter: None,
             sandbox: None,
+            unfinished: None,
             proxy: None,
             exec_end: None,
             grade: crate::grade::Grade::default(),
         };
         let result = attempt.stages().await;
         attempt.close_proxy().await;
-        let sandbox = attempt.sandbox.take();
-        let removal = destroy(sandbox);
-        match result {
-            Err(Stop::Abandoned) => {
-                removal.await;
-                Ended::Abandoned
-            }
-            Err(Stop::Ended(outcome)) => {
-                let (report, ()) = tokio::join!(attempt.report(Some(outcome)), removal);
-                Ended::Reported(Box::new(report))
-            }
-            // The grading slot is held until the trajectory is built.
-            Ok(_slot) => {
-                let (report, ()) = tokio::join!(attempt.report(None), removal);
-                Ended::Reported(Box::new(report))
-            }
-        }
+        let remains = attempt.remains();
+        let (slot, outcome) = match result {
+            // The grading slot is held until the trajectory is built and the sandbox gone.
+            Ok(slot) => (Some(Arc::new(slot)), None),
+            Err(Stop::Ended(outcome)) => (None, Some(outcome)),
+            Err(Stop::Abandoned) => return (Ended::Abandoned, Removal::start(remains, None)),
+        };
+        let removal = Removal::start(remains, slot.clone());
+        let report = attempt.report(outcome).await;
+        drop(slot);
+        (Ended::Reported(Box::new(report)), removal)
     }
 }
 
@@ -129,6 +125,8 @@ pub(crate) struct Attempt {
     times: StageTimes,
     pub(crate) adapter: Option<HarnessAdapter>,
     pub(crate) sandbox: Option<Box<dyn Sandbox>>,
+    /// A sandbox that was still being made when the attempt had to end.
+    pub(crate) unfinished: Option<Creation>,
     pub(crate) proxy: Option<SessionHandle>,
     exec_end: Option<ExecEnd>,
     grade: crate::grade::Grade,
@@ -239,6 +237,14 @@ impl Attempt {
         }
     }
 
+    fn remains(&mut self) -> Remains {
+        match (self.sandbox.take(), self.unfinished.take()) {
+            (Some(sandbox), _) => Remains::Sandbox(sandbox),
+            (None, Some(creation)) => Remains::Unfinished(creation),
+            (None, None) => Remains::Nothing,
+        }
+    }
+
     async fn report(self, outcome: Option<polar_types::Outcome>) -> SessionReport {
         let ending = match (outcome, self.exec_end, self.adapter) {
             (Some(outcome), _, _) => Ending::Stopped(outcome),
@@ -258,18 +264,5 @@ impl Attempt {
             ending,
         })
         .await
-    }
-}
-
-/// Removes a sandbox. A failure is loud and left to the next start's sweep; it must not
-/// take the session's result with it.
-async fn destroy(sandbox: Option<Box<dyn Sandbox>>) {
-    let Some(sandbox) = sandbox else { return };
-    match tokio::time::timeout(DESTROY_WAIT, sandbox.destroy()).await {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => {
-            tracing::error!(sandbox = sandbox.name(), %error, "sandbox not removed");
-        }
-        Err(_) => tracing::error!(sandbox = sandbox.name(), "sandbox not removed in time"),
     }
 }

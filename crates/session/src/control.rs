@@ -13,7 +13,8 @@ pub enum Control {
     Go,
     /// End it and report what there is as cancelled.
     Cancel,
-    /// End it, free everything and report nothing: somebody else may hold it now.
+    /// End it and free everything; it has no outcome of its own: somebody else may hold it
+    /// now.
     Abandon,
 }
 

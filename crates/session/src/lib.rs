@@ -8,7 +8,8 @@
 //! - Each stage has its own places and its own budget; the agent's budget starts when
 //!   the harness does.
 //! - However an attempt ends, its proxy session is closed, its sandbox destroyed and its
-//!   places given back; only an abandoned one gives no report.
+//!   places given back; only an abandoned one gives no report. A report does not wait for
+//!   the sandbox to be gone; see [`Removal`].
 //! - The journal is complete before anything is graded or built from it.
 
 mod attempt;
@@ -20,10 +21,12 @@ mod grade;
 pub mod harness;
 mod pools;
 mod prepare;
+mod removal;
 mod report;
 
 pub use attempt::{Ended, RunnerConfig, SessionRunner};
 pub use control::{Control, Progress};
 pub use folder::{ARTIFACTS, AttemptFolder};
 pub use harness::HarnessAdapter;
+pub use removal::Removal;
 pub use report::{Rebuilt, rebuild, salvage};

@@ -79,8 +79,8 @@ impl Attempt {
     }
 
     /// Makes the sandbox. Creation is never dropped half-way, since that could leave a
-    /// container nobody knows of: when the attempt has to end first, what was made is
-    /// taken down as soon as it is there.
+    /// container nobody knows of: when the attempt has to end first, what is being made
+    /// is taken down as soon as it is there.
     async fn create_sandbox(
         &mut self,
         deadline: Deadline,
@@ -101,12 +101,7 @@ impl Attempt {
                 format!("making the sandbox broke off: {panic}"),
             )),
             Err(stop) => {
-                // Kept as this attempt's own, so that its removal is waited for.
-                if let Ok(Ok(Ok(sandbox))) =
-                    tokio::time::timeout(Duration::from_secs(60), creation).await
-                {
-                    self.sandbox = Some(sandbox);
-                }
+                self.unfinished = Some(creation);
                 Err(stop)
             }
         }

@@ -46,8 +46,9 @@ pub(crate) async fn conclude(facts: Facts) -> SessionReport {
     }
 }
 
-/// The report of an attempt that broke off without one, from what its folder holds: the
-/// one it had written, or one of a failure for `reason` with all calls that were recorded.
+/// The report of an attempt that broke off or was given up without one, from what its
+/// folder holds: the one it had written, or one of a failure for `reason` with all calls
+/// that were recorded.
 pub async fn salvage(
     folder: &AttemptFolder,
     lease: Lease,

@@ -116,7 +116,9 @@ pub struct RenewRequest {
 /// Answer to [`RenewRequest`].
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct RenewResponse {
-    /// Leases that are no longer the node's; it kills these sessions and reports nothing.
+    /// Leases that are no longer the node's; it ends these sessions. Calls it has recorded
+    /// for them it may still report: they are kept with the attempt, see
+    /// [`ResultAck::Stale`].
     pub lost: Vec<SessionId>,
     /// Sessions the client cancelled; the node ends them and reports `cancelled`.
     pub cancelled: Vec<SessionId>,

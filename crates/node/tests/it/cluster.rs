@@ -138,6 +138,17 @@ impl Cluster {
         self.get::<SessionList>(&path).await.sessions
     }
 
+    /// Waits until the sessions of a task are so.
+    pub(crate) async fn sessions_are(&self, task: &TaskInfo, so: impl Fn(&[SessionInfo]) -> bool) {
+        within(async {
+            let mut looks = tokio::time::interval(Duration::from_millis(50));
+            while !so(&self.sessions(task).await) {
+                looks.tick().await;
+            }
+        })
+        .await;
+    }
+
     pub(crate) async fn trajectory(&self, session: &SessionInfo) -> Trajectory {
         self.get(&format!("/api/sessions/{}/trajectory", session.session_id)).await
     }

@@ -1,7 +1,7 @@
 //! Work comes from the server and goes back to it, once.
 
 use crate::cluster::{Cluster, names, runs, until, within};
-use polar_types::{EventKind, NodeList, Outcome, SessionStatus};
+use polar_types::{CallSummary, EventKind, NodeList, Outcome, SessionStatus, Trajectory};
 use serde_json::json;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
@@ -44,7 +44,7 @@ async fn a_cancelled_task_ends_its_sessions_with_their_calls() {
     assert_eq!(session.status, SessionStatus::Cancelled);
     let report = session.attempts[0].report.as_ref().unwrap();
     assert_eq!((&report.outcome, report.calls), (&Outcome::Cancelled, 3));
-    assert!(!runs(&std::fs::read_to_string(&pid).unwrap()));
+    until(|| !runs(&std::fs::read_to_string(&pid).unwrap())).await;
     until(|| names(&cluster.state("a/sessions")).is_empty()).await;
     node.shutdown(Duration::ZERO).await;
 }
@@ -116,9 +116,19 @@ async fn promise_5_a_lost_lease_is_given_up_and_its_session_has_one_result() {
         held.wait_for(Vec::is_empty).await.unwrap();
     };
     within(line.carry(empty)).await;
-    assert!(names(&cluster.state("cut/sessions")).is_empty());
+    // What it had recorded is kept apart: for people to look at, never for training.
+    within(line.carry(until(|| names(&cluster.state("cut/sessions")).is_empty()))).await;
     let again = cluster.sessions(&task).await.remove(0);
     assert_eq!(again.report(), session.report(), "the result stays the one accepted");
+    assert_eq!(again.attempts[0].lost.as_deref(), Some("lease_expired"));
+    let kept = again.attempts[0].report.as_ref().expect("the calls of the lost attempt");
+    assert_eq!((kept.calls, kept.traces, kept.reward), (3, 1, None));
+    let path = format!("/api/sessions/{}/calls", session.session_id);
+    let calls: Vec<CallSummary> = cluster.get(&format!("{path}?attempt=1")).await;
+    assert_eq!(calls.len(), 3);
+    let trained: Vec<Trajectory> =
+        cluster.get(&format!("/api/tasks/{}/trajectories", task.task_id)).await;
+    assert_eq!(trained, [cluster.trajectory(&session).await], "one result, one trajectory");
     within(line.carry(cut.shutdown(Duration::ZERO))).await;
     other.shutdown(Duration::ZERO).await;
 }
@@ -142,6 +152,7 @@ async fn a_node_that_drains_gives_back_what_it_cannot_finish() {
     let session = cluster.ended(&task).await.remove(0);
     assert_eq!(session.status, SessionStatus::Completed);
     assert_eq!(session.attempts[0].lost.as_deref(), Some("released"));
+    assert!(session.attempts[0].report.is_none(), "it had asked the model nothing");
     assert_eq!(session.attempts[1].node_id.as_str(), "b");
     node.shutdown(Duration::ZERO).await;
 }

@@ -12,6 +12,8 @@ mod captures;
 mod chaos;
 mod child;
 mod cluster;
+mod gate;
 mod leases;
+mod removals;
 mod restarts;
 mod start;

@@ -101,7 +101,8 @@ pub async fn check_harness(options: CheckOptions) -> Result<CheckReport, CheckEr
     let runner = runner(&options, &options.folder, &stop).await?;
     let (_owner, control) = watch::channel(Control::Go);
     let (progress, _) = watch::channel(Progress::default());
-    let ended = runner.run(lease, attempt.clone(), control, Arc::new(progress)).await;
+    let (ended, removal) = runner.run(lease, attempt.clone(), control, Arc::new(progress)).await;
+    removal.over().await;
     stop.cancel();
     let Ended::Reported(session) = ended else {
         return Err(CheckError::Options("the check's session was abandoned".to_owned()));

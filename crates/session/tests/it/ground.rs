@@ -142,8 +142,11 @@ impl Ground {
         let (control, orders) = watch::channel(Control::Go);
         let (sender, progress) = watch::channel(Progress::default());
         let (runner, own) = (self.runner.clone(), folder.clone());
-        let task =
-            tokio::spawn(async move { runner.run(lease, own, orders, Arc::new(sender)).await });
+        let task = tokio::spawn(async move {
+            let (ended, removal) = runner.run(lease, own, orders, Arc::new(sender)).await;
+            removal.over().await;
+            ended
+        });
         Session { folder, control, progress, task }
     }
 

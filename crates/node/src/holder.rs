@@ -1,0 +1,115 @@
+//! One leased session, from its folder to what is left of it on this machine.
+//!
+//! A holder runs the session and delivers its report; the sandbox goes away meanwhile or
+//! later. What happens to the lease besides is the dispatcher's business: it learns
+//! from [`Left`] how things stand.
+
+use crate::delivery::{Courier, Delivery};
+use polar_session::{AttemptFolder, Control, Ended, Progress, Removal, SessionRunner, salvage};
+use polar_types::{Lease, NodeId, Stage};
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// What became of a held session.
+pub(crate) enum Left {
+    /// Its report is with the server, or kept on disk where the server will not have it
+    /// now. The lease is of no more use.
+    Settled(Clearing),
+    /// It was given up, and nothing of it runs any more.
+    GivenUp(Box<GivenUp>),
+    /// Nothing was done for it, so that it can go back.
+    NotStarted,
+}
+
+/// The rest of the work for a session that is no longer held. Until it is done, the
+/// session takes a place on this machine.
+pub(crate) type Clearing = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Takes one leased session from its folder to its delivery.
+pub(crate) struct Holder {
+    pub(crate) runner: SessionRunner,
+    pub(crate) courier: Courier,
+    pub(crate) sessions: PathBuf,
+    pub(crate) node_id: NodeId,
+}
+
+impl Holder {
+    pub(crate) async fn hold(
+        self,
+        lease: Lease,
+        control: watch::Receiver<Control>,
+        progress: watch::Sender<Progress>,
+    ) -> Left {
+        let folder = match AttemptFolder::create(&self.sessions, &lease) {
+            Ok(folder) => folder,
+            Err(error) => {
+                // Without a folder nothing can be recorded or reported.
+                let session = &lease.session_id;
+                tracing::error!(%session, %error, "no folder for the session; check the disk");
+                return Left::NotStarted;
+            }
+        };
+        let progress = Arc::new(progress);
+        let attempt = {
+            let (runner, lease, folder) = (self.runner.clone(), lease.clone(), folder.clone());
+            let progress = progress.clone();
+            async move { runner.run(lease, folder, control, progress).await }
+        };
+        // A task of its own, so that a panic in it is an error here.
+        let (ended, removal) = match tokio::spawn(attempt).await {
+            Ok(ended) => ended,
+            Err(error) => {
+                tracing::error!(session = %lease.session_id, %error, "the session broke off");
+                let reason = format!("the session broke off inside Polar: {error}");
+                let report = salvage(&folder, lease.clone(), self.node_id.clone(), &reason).await;
+                (Ended::Reported(Box::new(report)), Removal::of_nothing())
+            }
+        };
+        let report = match ended {
+            Ended::Reported(report) => report,
+            Ended::Abandoned => {
+                removal.over().await;
+                let (courier, node_id) = (self.courier, self.node_id);
+                let session = GivenUp { courier, folder, lease, node_id };
+                return Left::GivenUp(Box::new(session));
+            }
+        };
+        progress.send_replace(Progress::in_stage(Stage::Deliver, "the server to take its result"));
+        let delivery = self.courier.deliver(&folder, &report).await;
+        let courier = self.courier;
+        Left::Settled(Box::pin(async move {
+            // The sandbox has its files in the folder.
+            removal.over().await;
+            courier.put_away(&folder, delivery);
+        }))
+    }
+}
+
+/// A session that was given up, with what its folder holds.
+pub(crate) struct GivenUp {
+    courier: Courier,
+    folder: AttemptFolder,
+    lease: Lease,
+    node_id: NodeId,
+}
+
+impl GivenUp {
+    /// Reports the calls recorded so far, as those of an attempt whose lease is lost: the
+    /// server keeps them with the attempt and lets nobody train on them. The lease must
+    /// be lost by then, or the server would take this for the attempt's result.
+    ///
+    /// With a `patience`, this is how long it is tried, also while the node goes down.
+    pub(crate) async fn keep_calls(self, reason: &str, patience: Option<Duration>) {
+        let Self { courier, folder, lease, node_id } = self;
+        let report = salvage(&folder, lease, node_id, reason).await;
+        let delivery = match (report.calls, patience) {
+            (0, _) => Delivery::Needless,
+            (_, None) => courier.deliver(&folder, &report).await,
+            (_, Some(patience)) => courier.deliver_within(&folder, &report, patience).await,
+        };
+        courier.put_away(&folder, delivery);
+    }
+}

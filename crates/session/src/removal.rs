@@ -1,0 +1,77 @@
+//! The removal of an attempt's sandbox, which no result waits for.
+
+use crate::pools::Slot;
+use polar_sandbox::{Sandbox, SandboxError};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::task::JoinHandle;
+
+/// Longest that removing a sandbox may take before it is left to the sweep.
+const DESTROY_LIMIT: Duration = Duration::from_secs(120);
+/// Longest wait for all of it. Making a sandbox cannot be broken off, so that more than
+/// this is possible where an attempt has ended while its sandbox was being made.
+const LONGEST_WAIT: Duration = Duration::from_secs(180);
+
+/// A sandbox on its way.
+pub(crate) type Creation = JoinHandle<Result<Box<dyn Sandbox>, SandboxError>>;
+
+/// What an attempt has of a sandbox when it ends.
+pub(crate) enum Remains {
+    Nothing,
+    Sandbox(Box<dyn Sandbox>),
+    /// It ended first. What is being made is taken down as soon as it is there.
+    Unfinished(Creation),
+}
+
+/// A removal that is under way. It goes on when this is dropped, but then nobody knows
+/// when the machine has its room back: an owner counts the attempt until it is over.
+#[must_use = "the attempt weighs on the machine until its sandbox is gone"]
+pub struct Removal(Option<JoinHandle<()>>);
+
+impl Removal {
+    /// Of an attempt that has no sandbox.
+    pub fn of_nothing() -> Self {
+        Self(None)
+    }
+
+    /// Starts it. The attempt's slot is kept until it is over.
+    pub(crate) fn start(remains: Remains, slot: Option<Arc<Slot>>) -> Self {
+        if matches!(remains, Remains::Nothing) {
+            return Self::of_nothing();
+        }
+        Self(Some(tokio::spawn(async move {
+            let sandbox = match remains {
+                Remains::Sandbox(sandbox) => Some(sandbox),
+                Remains::Unfinished(creation) => creation.await.ok().and_then(Result::ok),
+                Remains::Nothing => None,
+            };
+            if let Some(sandbox) = sandbox {
+                destroy(sandbox.as_ref()).await;
+            }
+            drop(slot);
+        })))
+    }
+
+    /// Waits until the sandbox is gone, or its removal was given up. From then on nothing
+    /// uses the attempt's folder.
+    pub async fn over(self) {
+        let Some(task) = self.0 else { return };
+        match tokio::time::timeout(LONGEST_WAIT, task).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::error!(%error, "the removal of a sandbox broke off"),
+            Err(_) => tracing::error!("a sandbox is still being made; it goes once it is there"),
+        }
+    }
+}
+
+/// Removes a sandbox. A failure is loud and left to the next start's sweep; it must not
+/// take the session's result with it.
+async fn destroy(sandbox: &dyn Sandbox) {
+    match tokio::time::timeout(DESTROY_LIMIT, sandbox.destroy()).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => {
+            tracing::error!(sandbox = sandbox.name(), %error, "sandbox not removed");
+        }
+        Err(_) => tracing::error!(sandbox = sandbox.name(), "sandbox not removed in time"),
+    }
+}
