@@ -3,6 +3,7 @@
 //! Engines word the same failure each in their own way; this is the one place that
 //! reads their words.
 
+use crate::GenerateRequest;
 use polar_convo::ContextUse;
 use polar_types::ErrorClass;
 use serde::Deserialize;
@@ -22,12 +23,47 @@ pub struct EngineError {
     pub retry_after: Option<f64>,
     /// By how much the prompt is too long, when the engine says so.
     pub context: Option<ContextUse>,
+    /// Set where not the prompt is too long but the reply that was asked for.
+    pub(crate) room: Option<Room>,
+}
+
+/// What a reply may be limited to where the prompt fits and the limit does not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// So many tokens are left beside the prompt.
+    Tokens(u64),
+    /// The engine does not say; without a limit it uses what there is, or says that the
+    /// prompt is too long by itself.
+    Untold,
+}
+
+impl Room {
+    /// The request with a limit that fits, to be asked once more.
+    ///
+    /// Agents made for large models ask in every call for more than a small window has
+    /// left. Some engines lower such a limit by themselves; others refuse the call in the
+    /// words of a prompt that is too long, at which an agent drops its history or gives up.
+    pub(crate) fn lower(self, asked: &mut GenerateRequest) {
+        asked.request.sampling.max_tokens = match self {
+            Self::Tokens(left) => Some(left),
+            Self::Untold => None,
+        };
+        // The engine may still know the refused one.
+        asked.request_id.push_str("-again");
+    }
 }
 
 impl EngineError {
     /// An error the engine did not put into an HTTP answer.
     pub fn new(class: ErrorClass, message: impl Into<String>) -> Self {
-        Self { class, message: message.into(), status: None, retry_after: None, context: None }
+        Self {
+            class,
+            message: message.into(),
+            status: None,
+            retry_after: None,
+            context: None,
+            room: None,
+        }
     }
 
     /// The engine sent what an engine of its kind never sends.
@@ -60,7 +96,8 @@ impl EngineError {
         if let Some(advice) = advice(status, class) {
             let _ = write!(message, "; {advice}");
         }
-        Self { class, message, status: Some(status), retry_after, context }
+        let room = said.room().filter(|_| (400..500).contains(&status));
+        Self { class, message, status: Some(status), retry_after, context, room }
     }
 
     /// An error object inside a stream that began well.
@@ -74,7 +111,7 @@ impl EngineError {
             _ => ErrorClass::Unavailable,
         };
         let message = format!("{} (in the stream)", said.message);
-        Self { class, message, status: None, retry_after: None, context }
+        Self { context, ..Self::new(class, message) }
     }
 }
 
@@ -148,6 +185,10 @@ impl Said {
             "longer than the model's context length",
             "exceeds the available context size",
             "maximum model length",
+            "exceeds the maximum allowed length",
+            // vLLM's words for a prompt that fills the window to the last token; none of
+            // ours asks for 0.
+            "max_tokens must be at least 1, got 0",
         ];
         self.kind == "exceed_context_size_error"
             || SIGNS.iter().any(|sign| self.message.contains(sign))
@@ -159,20 +200,66 @@ impl Said {
             return None;
         }
         // In this order: where a total is told beside its parts, the total counts.
-        const ASKED: &[&str] =
-            &["total of", "requested", "prompt contains", "input (", "request (", "request has"];
-        const WINDOW: &[&str] = &["context length", "context size", "model length"];
+        const ASKED: &[&str] = &[
+            "total of",
+            "requested",
+            "prompt contains",
+            "input (",
+            "Input length (",
+            "request (",
+            "request has",
+        ];
         // vLLM counts characters instead where a text is too long to be tokenised at all.
         if self.message.contains(" characters ") {
             return None;
         }
-        let first = |needles: &[&str]| {
-            needles.iter().find_map(|needle| number_after(&self.message, needle))
-        };
-        Some(ContextUse {
-            tokens: self.prompt_tokens.or_else(|| first(ASKED))?,
-            window: self.window.or_else(|| first(WINDOW))?,
-        })
+        let tokens = self
+            .prompt_tokens
+            .or_else(|| ASKED.iter().find_map(|needle| number_after(&self.message, needle)));
+        Some(ContextUse { tokens: tokens?, window: self.window()? })
+    }
+
+    fn window(&self) -> Option<u64> {
+        const WINDOW: &[&str] =
+            &["context length", "context size", "model length", "maximum allowed length"];
+        self.window.or_else(|| WINDOW.iter().find_map(|needle| number_after(&self.message, needle)))
+    }
+
+    /// What is left for a reply, where the refusal is about its length and not, or not
+    /// surely, about the prompt's.
+    fn room(&self) -> Option<Room> {
+        // More than the whole window.
+        const ABOVE_WINDOW: &[&str] = &["cannot be greater than max_model_len", "supports at most"];
+        // Together with the prompt more than the window: all versions of vLLM but the
+        // latest, and SGLang.
+        const TOGETHER: &[&str] = &[
+            "output tokens and your prompt contains",
+            "is too large:",
+            "in the completion",
+            "tokens for the completion",
+        ];
+        let says = |signs: &[&str]| signs.iter().any(|sign| self.message.contains(sign));
+        if says(ABOVE_WINDOW) {
+            return Some(Room::Untold);
+        }
+        if !says(TOGETHER) {
+            return None;
+        }
+        if self.message.contains("at least") {
+            return Some(Room::Untold);
+        }
+        let text = self.message.as_str();
+        let prompt = number_after(text, "prompt contains")
+            .or_else(|| number_after(text, "request has"))
+            .or_else(|| number_before(text, " in the messages"))
+            .or_else(|| number_before(text, " tokens from the input messages"));
+        match (prompt, self.window()) {
+            (Some(prompt), Some(window)) => match window.checked_sub(prompt) {
+                Some(0) | None => None,
+                Some(left) => Some(Room::Tokens(left)),
+            },
+            _ => Some(Room::Untold),
+        }
     }
 }
 
@@ -182,6 +269,13 @@ fn number_after(text: &str, needle: &str) -> Option<u64> {
     let digits = tail.trim_start_matches(|c: char| !c.is_ascii_digit());
     let end = digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len());
     digits[..end].parse().ok()
+}
+
+/// The whole number that ends where `needle` begins.
+fn number_before(text: &str, needle: &str) -> Option<u64> {
+    let (head, _) = text.split_once(needle)?;
+    let begin = head.rfind(|c: char| !c.is_ascii_digit()).map_or(0, |at| at + 1);
+    head[begin..].parse().ok()
 }
 
 fn excerpt(body: &[u8]) -> String {
@@ -216,6 +310,82 @@ mod tests {
         assert_eq!(overflow(sglang_sum), ContextUse { tokens: 1100, window: 1024 });
         let llama = r#"{"error":{"code":400,"message":"request (2100 tokens) exceeds the available context size (2048 tokens), try increasing it","type":"exceed_context_size_error","n_prompt_tokens":2100,"n_ctx":2048}}"#;
         assert_eq!(overflow(llama), ContextUse { tokens: 2100, window: 2048 });
+    }
+
+    #[test]
+    fn a_reply_that_is_too_long_is_told_from_a_prompt_that_is() {
+        let room = |message: &str| {
+            let body = serde_json::json!({"error": {"message": message}}).to_string();
+            EngineError::from_answer(400, None, body.as_bytes()).room
+        };
+        // vLLM, from its first versions on.
+        assert_eq!(
+            room(
+                "This model's maximum context length is 2048 tokens. However, you requested 2500 \
+                 tokens (500 in the messages, 2000 in the completion). Please reduce the length of \
+                 the messages or completion."
+            ),
+            Some(Room::Tokens(1548))
+        );
+        assert_eq!(
+            room(
+                "'max_tokens' or 'max_completion_tokens' is too large: 2000. This model's maximum \
+                 context length is 2048 tokens and your request has 500 input tokens (2000 > 2048 \
+                 - 500)."
+            ),
+            Some(Room::Tokens(1548))
+        );
+        assert_eq!(
+            room(
+                "This model's maximum context length is 2048 tokens. However, you requested 2000 \
+                 output tokens and your prompt contains 500 input tokens, for a total of 2500 \
+                 tokens. Please reduce the length of the input prompt or the number of requested \
+                 output tokens."
+            ),
+            Some(Room::Tokens(1548))
+        );
+        assert_eq!(
+            room(
+                "This model's maximum context length is 2048 tokens. However, you requested 2000 \
+                 output tokens and your prompt contains at least 49 input tokens, for a total of \
+                 at least 2049 tokens. Please reduce the length of the input prompt or the number \
+                 of requested output tokens."
+            ),
+            Some(Room::Untold)
+        );
+        assert_eq!(
+            room("max_tokens=3000 cannot be greater than max_model_len=2048."),
+            Some(Room::Untold)
+        );
+        // SGLang.
+        assert_eq!(
+            room(
+                "Requested token count exceeds the model's maximum context length of 2048 tokens. \
+                 You requested a total of 2500 tokens: 500 tokens from the input messages and 2000 \
+                 tokens for the completion."
+            ),
+            Some(Room::Tokens(1548))
+        );
+        assert_eq!(
+            room(
+                "max_completion_tokens is too large: 3000.This model supports at most 2048 \
+                 completion tokens."
+            ),
+            Some(Room::Untold)
+        );
+        // Prompts that do not fit themselves.
+        for too_long in [
+            "This model's maximum context length is 2048 tokens. However, you requested 2500 \
+             tokens (2400 in the messages, 100 in the completion). Please reduce the length of \
+             the messages or completion.",
+            "This model's maximum context length is 2048 tokens. However, your prompt contains at \
+             least 2049 input tokens, which exceeds this limit even without any output tokens.",
+            "The input (2100 tokens) is longer than the model's context length (2048 tokens).",
+            "max_tokens must be at least 1, got 0. (parameter=max_tokens, value=0)",
+            "the tool's schema is invalid",
+        ] {
+            assert_eq!(room(too_long), None, "{too_long}");
+        }
     }
 
     #[test]

@@ -34,19 +34,13 @@ impl Engine for Sglang {
         &self.info
     }
 
-    async fn generate(&self, asked: GenerateRequest) -> Result<EngineStream, EngineError> {
-        let GenerateRequest { request, request_id } = asked;
-        let body = self.body(&request, &request_id);
-        let body = serde_json::to_vec(&body).map_err(EngineError::malformed)?;
-        let reader = SglangReader::new(&self.info, &request, &request_id);
-        if request.stream {
-            // Only a whole reply tells its weight versions by itself.
-            let watch = VersionWatch::start(MODEL_INFO, &self.transport).await;
-            let body = self.transport.open(CHAT, body, &request_id).await?;
-            Ok(streamed(body, reader, settle_version(Some(watch)), self.transport.clone()))
-        } else {
-            let reply = self.transport.reply(CHAT, body, &request_id).await?;
-            whole(&reply, reader, settle_version(None)).await
+    async fn generate(&self, mut asked: GenerateRequest) -> Result<EngineStream, EngineError> {
+        match self.generate_as(&asked).await {
+            Err(EngineError { room: Some(room), .. }) => {
+                room.lower(&mut asked);
+                self.generate_as(&asked).await
+            }
+            done => done,
         }
     }
 
@@ -60,6 +54,22 @@ impl Engine for Sglang {
 }
 
 impl Sglang {
+    async fn generate_as(&self, asked: &GenerateRequest) -> Result<EngineStream, EngineError> {
+        let GenerateRequest { request, request_id } = asked;
+        let body = self.body(request, request_id);
+        let body = serde_json::to_vec(&body).map_err(EngineError::malformed)?;
+        let reader = SglangReader::new(&self.info, request, request_id);
+        if request.stream {
+            // Only a whole reply tells its weight versions by itself.
+            let watch = VersionWatch::start(MODEL_INFO, &self.transport).await;
+            let body = self.transport.open(CHAT, body, request_id).await?;
+            Ok(streamed(body, reader, settle_version(Some(watch)), self.transport.clone()))
+        } else {
+            let reply = self.transport.reply(CHAT, body, request_id).await?;
+            whole(&reply, reader, settle_version(None)).await
+        }
+    }
+
     fn body(&self, request: &Request, request_id: &str) -> Map<String, Value> {
         let mut body = chat_body(request, &self.info, request.stream);
         without_model_defaults(&mut body);

@@ -36,21 +36,13 @@ impl Engine for Vllm {
         &self.info
     }
 
-    async fn generate(&self, asked: GenerateRequest) -> Result<EngineStream, EngineError> {
-        let GenerateRequest { request, request_id } = asked;
-        let body = serde_json::to_vec(&self.body(&request)).map_err(EngineError::malformed)?;
-        let watch = match self.info.weight_version {
-            Some(_) => Some(VersionWatch::start(WEIGHT_INFO, &self.transport).await),
-            None => None,
-        };
-        let settle = settle_version(watch);
-        let reader = VllmReader::new(&self.info, &request, &request_id);
-        if request.stream {
-            let body = self.transport.open(CHAT, body, &request_id).await?;
-            Ok(streamed(body, reader, settle, self.transport.clone()))
-        } else {
-            let reply = self.transport.reply(CHAT, body, &request_id).await?;
-            whole(&reply, reader, settle).await
+    async fn generate(&self, mut asked: GenerateRequest) -> Result<EngineStream, EngineError> {
+        match self.generate_as(&asked).await {
+            Err(EngineError { room: Some(room), .. }) => {
+                room.lower(&mut asked);
+                self.generate_as(&asked).await
+            }
+            done => done,
         }
     }
 
@@ -64,6 +56,24 @@ impl Engine for Vllm {
 }
 
 impl Vllm {
+    async fn generate_as(&self, asked: &GenerateRequest) -> Result<EngineStream, EngineError> {
+        let GenerateRequest { request, request_id } = asked;
+        let body = serde_json::to_vec(&self.body(request)).map_err(EngineError::malformed)?;
+        let watch = match self.info.weight_version {
+            Some(_) => Some(VersionWatch::start(WEIGHT_INFO, &self.transport).await),
+            None => None,
+        };
+        let settle = settle_version(watch);
+        let reader = VllmReader::new(&self.info, request, request_id);
+        if request.stream {
+            let body = self.transport.open(CHAT, body, request_id).await?;
+            Ok(streamed(body, reader, settle, self.transport.clone()))
+        } else {
+            let reply = self.transport.reply(CHAT, body, request_id).await?;
+            whole(&reply, reader, settle).await
+        }
+    }
+
     fn body(&self, request: &Request) -> Map<String, Value> {
         let mut body = chat_body(request, &self.info, request.stream);
         without_model_defaults(&mut body);

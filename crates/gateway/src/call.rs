@@ -21,6 +21,9 @@ pub(crate) struct OpenCall {
     messages: Vec<Value>,
     tools: Option<Value>,
     sampling: Value,
+    /// Most tokens the request or its pins ask for.
+    max_tokens: Option<u64>,
+    context_window: Option<u64>,
     logprob_mode: String,
     extra: Map<String, Value>,
     prompt_ids: Option<Vec<u32>>,
@@ -54,6 +57,8 @@ impl OpenCall {
             messages: chat_messages(request),
             tools: (!request.tools.is_empty()).then(|| Value::Array(chat_tools(request))),
             sampling: serde_json::to_value(&request.sampling).unwrap_or_default(),
+            max_tokens: request.sampling.max_tokens,
+            context_window: engine.context_window,
             logprob_mode: engine.logprob_mode.clone(),
             extra,
             prompt_ids: None,
@@ -79,6 +84,7 @@ impl OpenCall {
     pub(crate) fn into_record(self, end: &EngineEnd) -> CallRecord {
         let counted = end.usage.completion_tokens;
         let sampled = (self.sampled_ids.len() as u64, counted);
+        let limits = (self.max_tokens, self.context_window);
         let mut record = self.into_unended_record();
         // Fewer or more ids than the engine counted means that the sequence is not the
         // sampled one. Training on it would be a guess, so the ids count as missing.
@@ -100,6 +106,7 @@ impl OpenCall {
         record.meta.engine_finish.clone_from(&end.engine_finish);
         record.meta.weight_versions.clone_from(&end.weight_versions);
         record.meta.extra.extend(end.extra.clone());
+        note_lowered_limit(&mut record.meta, limits);
         record
     }
 
@@ -163,4 +170,18 @@ fn leave_out_sampled(record: &mut CallRecord, why: &str, (ids, counted): (u64, u
     record.sampled_ids = None;
     record.logprobs = Vec::new();
     record.meta.extra.insert(why.to_owned(), json!({"ids": ids, "counted": counted}));
+}
+
+/// Puts the limit that was in force in the place of one that does not fit beside the
+/// prompt. The engine, or the adapter before it, has lowered it to what is left.
+fn note_lowered_limit(meta: &mut CallMeta, limits: (Option<u64>, Option<u64>)) {
+    let (Some(asked), Some(window)) = limits else { return };
+    let room = window.saturating_sub(meta.prompt_tokens);
+    if meta.prompt_tokens == 0 || asked <= room {
+        return;
+    }
+    if let Value::Object(sampling) = &mut meta.sampling {
+        sampling.insert("max_tokens".to_owned(), room.into());
+        meta.extra.insert("max_tokens_asked".to_owned(), asked.into());
+    }
 }

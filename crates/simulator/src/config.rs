@@ -16,6 +16,9 @@ pub struct SimulatorConfig {
     pub policy: Policy,
     /// Context window in tokens, prompt and reply together.
     pub context_window: usize,
+    /// Whether a limit on the reply that does not fit beside the prompt is lowered to what is
+    /// left, as vLLM does now; earlier versions refuse the request.
+    pub lowers_limits: bool,
     /// How fast it replies.
     pub speed: Speed,
     /// Seed of everything chosen at random when the request has none.
@@ -39,6 +42,7 @@ impl Default for SimulatorConfig {
             model: "simulated".to_owned(),
             policy: Policy::default(),
             context_window: 131_072,
+            lowers_limits: true,
             speed: Speed::default(),
             seed: 0,
             fault: None,

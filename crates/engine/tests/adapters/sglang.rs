@@ -3,7 +3,7 @@
 use crate::fake_engine::{
     Answer, Asked, FakeEngine, connect, fixture, generate, recorded, request, with_tool,
 };
-use crate::vllm::recorded_tokens;
+use crate::vllm::{asked_again, recorded_tokens};
 use polar_convo::FinishReason;
 use polar_engine::{EngineKind, Outcome};
 use serde_json::json;
@@ -151,4 +151,16 @@ async fn a_server_without_a_tool_parser_is_usable_with_a_warning() {
     let tools = report.checks.iter().find(|check| check.name == "tools").unwrap();
     assert_eq!(tools.outcome, Outcome::Warning);
     assert!(tools.advice.as_ref().unwrap().contains("--tool-call-parser"));
+}
+
+#[tokio::test]
+async fn a_limit_that_does_not_fit_beside_the_prompt_is_lowered() {
+    let refusal = "Requested token count exceeds the model's maximum context length of 16384 \
+                   tokens. You requested a total of 17000 tokens: 1000 tokens from the input \
+                   messages and 16000 tokens for the completion.";
+    for stream in [false, true] {
+        let (refused, taken) = asked_again("sglang", pages, refusal, stream).await;
+        assert_eq!(taken.body["max_tokens"], 15384);
+        assert_ne!(taken.body["rid"], refused.body["rid"]);
+    }
 }

@@ -161,6 +161,96 @@ async fn a_limit_above_the_context_window_is_no_limit() {
     }
 }
 
+/// What engines say to a limit that does not fit beside the prompt, and what is asked
+/// for after it: `None` is no limit.
+pub(crate) const TOO_MUCH_IN_ALL: &[(&str, Option<u64>)] = &[
+    (
+        "This model's maximum context length is 16384 tokens. However, you requested 16000 output \
+         tokens and your prompt contains 1000 input tokens, for a total of 17000 tokens.",
+        Some(15384),
+    ),
+    (
+        "This model's maximum context length is 16384 tokens. However, you requested 16000 output \
+         tokens and your prompt contains at least 385 input tokens, for a total of at least 16385 \
+         tokens.",
+        None,
+    ),
+    (
+        "'max_tokens' or 'max_completion_tokens' is too large: 16000. This model's maximum context \
+         length is 16384 tokens and your request has 1000 input tokens (16000 > 16384 - 1000).",
+        Some(15384),
+    ),
+];
+
+/// An engine that is asked for too much says so once: what it is asked for then.
+pub(crate) async fn asked_again(
+    name: &'static str,
+    pages: impl Fn(&Asked) -> Answer + Send + Sync + 'static,
+    refusal: &'static str,
+    stream: bool,
+) -> (Asked, Asked) {
+    let server = FakeEngine::start(move |asked| match asked.path.as_str() {
+        "/v1/chat/completions" if asked.body["logit_bias"].get("-1").is_some() => {
+            Answer::Json(400, fixture(&format!("{name}/no_such_id.json")))
+        }
+        "/v1/chat/completions" if asked.body["max_tokens"] == 16000 => {
+            Answer::Json(400, json!({"error": {"message": refusal, "code": 400}}).to_string())
+        }
+        "/v1/chat/completions" if asked.streams() => {
+            Answer::Stream(fixture(&format!("{name}/text.sse")))
+        }
+        "/v1/chat/completions" => Answer::json(fixture(&format!("{name}/text.json"))),
+        _ => pages(asked),
+    })
+    .await;
+    let engine = connect(&server).await;
+    let mut asked = request(stream);
+    asked.sampling.max_tokens = Some(16000);
+    let before = server.chats().len();
+    let reply = generate(&engine, asked).await.unwrap();
+    assert_eq!(reply.end().finish, FinishReason::Stop);
+    match &server.chats()[before..] {
+        [refused, taken] => (refused.clone(), taken.clone()),
+        others => panic!("asked {} times", others.len()),
+    }
+}
+
+#[tokio::test]
+async fn a_limit_that_does_not_fit_beside_the_prompt_is_lowered() {
+    for (refusal, lowered) in TOO_MUCH_IN_ALL {
+        for stream in [false, true] {
+            let (refused, taken) = asked_again("vllm", pages, refusal, stream).await;
+            assert_eq!(taken.body["max_tokens"], json!(lowered), "{refusal}");
+            assert_eq!(taken.body["messages"], refused.body["messages"]);
+            assert_ne!(taken.headers["x-request-id"], refused.headers["x-request-id"]);
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_engine_that_refuses_again_is_not_asked_a_third_time() {
+    let (refusal, _) = TOO_MUCH_IN_ALL[0];
+    let server = FakeEngine::start(move |asked| match asked.path.as_str() {
+        "/v1/chat/completions" if asked.body["logit_bias"].get("-1").is_some() => {
+            Answer::Json(400, fixture("vllm/no_such_id.json"))
+        }
+        "/v1/chat/completions" if asked.body["max_tokens"].as_u64() > Some(10000) => {
+            Answer::Json(400, json!({"error": {"message": refusal, "code": 400}}).to_string())
+        }
+        "/v1/chat/completions" if asked.streams() => Answer::Stream(fixture("vllm/tool.sse")),
+        "/v1/chat/completions" => Answer::json(fixture("vllm/text.json")),
+        _ => pages(asked),
+    })
+    .await;
+    let engine = connect(&server).await;
+    let before = server.chats().len();
+    let mut asked = request(true);
+    asked.sampling.max_tokens = Some(16000);
+    let error = generate(&engine, asked).await.unwrap_err();
+    assert_eq!(error.class, polar_types::ErrorClass::ContextOverflow);
+    assert_eq!(server.chats().len(), before + 2);
+}
+
 /// A server that answers every generation with this, once the probe is over.
 async fn answering(reply: Value) -> (FakeEngine, Arc<dyn polar_engine::Engine>) {
     let probing = Arc::new(std::sync::atomic::AtomicBool::new(true));

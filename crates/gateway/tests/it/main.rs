@@ -5,9 +5,11 @@
 mod auth;
 mod capture;
 mod hand_engine;
+mod limits;
 mod stream;
 
 use hand_engine::{HandEngine, HandedCall};
+use polar_engine::Engine;
 use polar_gateway::{Gateway, GatewayConfig, SessionHandle, SessionOptions};
 use polar_record::{RecordedSession, SessionHeader};
 use polar_types::SamplingPins;
@@ -43,17 +45,26 @@ impl Rig {
     }
 
     async fn with(config: GatewayConfig) -> Self {
+        let engine = Arc::new(HandEngine::default());
+        Self::before(config, engine.clone(), engine).await
+    }
+
+    /// A gateway before an engine; `by_hand` is the one the test plays, should it play one.
+    async fn before(
+        config: GatewayConfig,
+        engine: Arc<dyn Engine>,
+        by_hand: Arc<HandEngine>,
+    ) -> Self {
         // Another test may have been first.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let engine = Arc::new(HandEngine::default());
-        let gateway = Gateway::new(config, engine.clone());
+        let gateway = Gateway::new(config, engine);
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let base = format!("http://{}", listener.local_addr().unwrap());
         let shutdown = CancellationToken::new();
         tokio::spawn(polar_gateway::serve_tcp(gateway.router(), listener, shutdown.clone()));
         Self {
             gateway,
-            engine,
+            engine: by_hand,
             client: reqwest::Client::builder().no_proxy().build().unwrap(),
             base,
             folder: tempfile::tempdir().unwrap(),

@@ -60,6 +60,20 @@ pub(crate) async fn more_tokens_than_fit_may_be_asked_for(kind: EngineKind) {
     assert!(!sampled.is_empty());
 }
 
+/// Prompt and limit each fit into the window, together they do not.
+pub(crate) async fn more_than_is_left_may_be_asked_for(kind: EngineKind) {
+    let under = EngineUnderTest::connect(kind).await;
+    let window = under.engine.info().context_window.unwrap();
+    for stream in [false, true] {
+        let mut wishful = request("Say hello.", stream);
+        wishful.sampling.max_tokens = Some(window - 1);
+        wishful.sampling.temperature = Some(0.0);
+        let (_, sampled, end) = read(under.engine.generate(asked(wishful)).await.unwrap()).await;
+        assert_eq!(end.finish, FinishReason::Stop);
+        assert!(!sampled.is_empty());
+    }
+}
+
 pub(crate) async fn counts_like_it_generates(kind: EngineKind) {
     let under = EngineUnderTest::connect(kind).await;
     let mut short = request("How is the weather in Oslo?", false);

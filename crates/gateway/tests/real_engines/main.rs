@@ -57,6 +57,11 @@ macro_rules! engine_tests {
             }
 
             #[tokio::test]
+            async fn a_limit_that_does_not_fit_beside_the_prompt_is_lowered() {
+                faults::more_than_is_left_may_be_asked_for($kind).await;
+            }
+
+            #[tokio::test]
             async fn dropping_a_generation_frees_the_engine() {
                 faults::dropping_frees_the_engine($kind).await;
             }

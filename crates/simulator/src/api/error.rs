@@ -74,6 +74,21 @@ impl ApiError {
         .of_value("input_tokens", tokens)
     }
 
+    /// Prompt and reply do not fit together: what earlier versions of vLLM say, which count a
+    /// text's tokens only as far as the reply leaves room.
+    pub(crate) fn reply_too_long(prompt: usize, reply: usize, window: usize, exact: bool) -> Self {
+        let (prompt, at_least) =
+            if exact { (prompt, "") } else { (window - reply + 1, "at least ") };
+        let total = prompt + reply;
+        Self::bad_request(format!(
+            "This model's maximum context length is {window} tokens. However, you requested {reply} \
+             output tokens and your prompt contains {at_least}{prompt} input tokens, for a total \
+             of {at_least}{total} tokens. Please reduce the length of the input prompt or the \
+             number of requested output tokens."
+        ))
+        .of_value("input_tokens", prompt)
+    }
+
     /// Text so long that it is not even tokenised.
     pub(crate) fn text_too_long(characters: usize, most: usize, window: usize) -> Self {
         Self::bad_request(format!(

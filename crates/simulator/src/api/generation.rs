@@ -5,6 +5,7 @@ use super::error::ApiError;
 use super::logprobs::ScorerState;
 use super::prefix_cache::CacheUse;
 use super::{Simulator, now};
+use crate::SimulatorConfig;
 use crate::activity::Running;
 use crate::fault::{self, Fault};
 use crate::parsing::Parsers;
@@ -109,9 +110,8 @@ impl Generation {
         (prompt, prompt_text): (Vec<u32>, Option<String>),
         wish: &Wish<'_>,
     ) -> Result<Self, ApiError> {
-        let window = simulator.config.context_window;
         let size = (prompt.len(), prompt_text.is_some());
-        let limits = limits(&fields, size, window, wish.parsers.tools)?;
+        let limits = limits(&fields, size, &simulator.config, wish.parsers.tools)?;
         let salt = fields.cache_salt.as_deref().map_or(0, text_seed);
         let (context, cache) = simulator.cache.take(&prompt, salt);
         let seed = mix(simulator.config.seed ^ fields.seed.map_or(0, |seed| mix(seed as u64)));
@@ -282,9 +282,10 @@ pub(super) fn own_ids(simulator: &Simulator, ids: &[Value]) -> Result<Vec<u32>, 
 fn limits(
     fields: &SamplingFields,
     (prompt, of_text): (usize, bool),
-    window: usize,
+    config: &SimulatorConfig,
     tools: bool,
 ) -> Result<Limits, ApiError> {
+    let window = config.context_window;
     if prompt > window {
         return Err(ApiError::prompt_too_long(prompt, window, !of_text));
     }
@@ -305,6 +306,12 @@ fn limits(
              output tokens."
         ))
         .of_value(name, asked));
+    }
+    if let Some(asked) = asked
+        && asked > window - prompt
+        && !config.lowers_limits
+    {
+        return Err(ApiError::reply_too_long(prompt, asked, window, !of_text));
     }
     Ok(Limits {
         max_tokens: asked.unwrap_or(usize::MAX).min(window - prompt),

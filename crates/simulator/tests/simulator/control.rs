@@ -336,6 +336,39 @@ async fn refusals_read_like_vllms() {
 }
 
 #[tokio::test]
+async fn a_limit_that_does_not_fit_beside_the_prompt_is_lowered_or_refused() {
+    let config = SimulatorConfig { context_window: 100, ..SimulatorConfig::default() };
+    let older = start(SimulatorConfig { lowers_limits: false, ..config.clone() }).await;
+    let now = start(config).await;
+    let of_text = with(&hello(), &json!({"max_tokens": 100}));
+    let of_ids = json!({"prompt": vec![5; 60], "max_tokens": 41});
+    let table = [
+        (
+            "/v1/chat/completions",
+            of_text,
+            "However, you requested 100 output tokens and your prompt contains at least 1 input \
+             tokens, for a total of at least 101 tokens.",
+        ),
+        (
+            "/v1/completions",
+            of_ids,
+            "However, you requested 41 output tokens and your prompt contains 60 input tokens, \
+             for a total of 101 tokens.",
+        ),
+    ];
+    for (path, body, refusal) in table {
+        let (status, reply) = now.post(path, &body).await;
+        assert_eq!(status, 200, "{reply}");
+        assert!(reply["usage"]["total_tokens"].as_u64().unwrap() <= 100, "{reply}");
+        let (status, reply) = older.post(path, &body).await;
+        assert_eq!((status, &reply["error"]["param"]), (400, &json!("input_tokens")), "{reply}");
+        assert!(reply["error"]["message"].as_str().unwrap().contains(refusal), "{reply}");
+    }
+    let fits = json!({"prompt": vec![5; 60], "max_tokens": 40});
+    assert_eq!(older.post("/v1/completions", &fits).await.0, 200);
+}
+
+#[tokio::test]
 async fn requests_are_kept_for_tests_and_speed_is_kept() {
     let speed = Speed {
         first_token: Duration::from_millis(30),
