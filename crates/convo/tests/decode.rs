@@ -61,6 +61,14 @@ fn chat_refuses_what_it_would_answer_wrongly_and_names_the_field() {
             (with(ok.clone(), "logprobs", json!(true)), "logprobs", "training record"),
             (with(ok.clone(), "top_logprobs", json!(5)), "top_logprobs", "training record"),
             (with(ok.clone(), "include_reasoning", json!(false)), "include_reasoning", "send true"),
+            (with(ok.clone(), "n_predict", json!(9)), "n_predict", "send `max_tokens`"),
+            (with(ok.clone(), "n_cmpl", json!(2)), "n_cmpl", "more samples"),
+            (with(ok.clone(), "verbose", json!(true)), "verbose", "change what is recorded"),
+            (
+                with(ok.clone(), "post_sampling_probs", json!(true)),
+                "post_sampling_probs",
+                "send false",
+            ),
             (with(ok.clone(), "functions", json!([])), "functions", "`tools`"),
             (
                 with(ok.clone(), "modalities", json!(["text", "audio"])),

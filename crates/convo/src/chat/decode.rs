@@ -27,6 +27,9 @@ const REFUSED: &[(&str, &str)] = &[
     ("audio", "leave it out; only text is generated"),
     ("functions", "send `tools` instead"),
     ("function_call", "send `tool_choice` instead"),
+    // What llama.cpp reads before the fields that say the same, which a task may pin.
+    ("n_predict", "send `max_tokens` instead"),
+    ("n_cmpl", "leave it out, and ask for more samples of the task instead"),
     ("web_search_options", "leave it out; the engine cannot search the web"),
 ];
 
@@ -36,6 +39,10 @@ const SWITCHES: &[(&str, bool)] = &[
     ("return_token_ids", false),
     ("return_tokens_as_token_ids", false),
     ("return_prompt_text", false),
+    ("return_prompt_token_ids", false),
+    ("return_meta_info", false),
+    ("post_sampling_probs", false),
+    ("verbose", false),
     ("include_reasoning", true),
     ("separate_reasoning", true),
     ("stream_reasoning", true),
