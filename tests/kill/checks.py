@@ -20,6 +20,8 @@ class Evidence:
     kills: int
     acknowledged: list[dict[str, str]]
     followed: list[dict[str, Any]]
+    """Sessions that were amid calls when their node was held up until it lost them."""
+    held_up: set[str]
     log: list[dict[str, Any]] = field(default_factory=list)
     tasks: dict[str, dict[str, Any]] = field(default_factory=dict)
     sessions: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -86,6 +88,7 @@ def all_of(evidence: Evidence) -> dict[str, list[str]]:
         "a reader by cursor gets the log once": reader_got_the_log_once(evidence),
         "no acknowledged call is lost": no_acknowledged_call_is_lost(evidence),
         "acknowledged calls are trained": acknowledged_calls_are_trained(evidence),
+        "calls of lost leases are kept": calls_of_lost_leases_are_kept(evidence),
         "tokens are conserved": tokens_are_conserved(evidence),
     }
 
@@ -159,6 +162,17 @@ def acknowledged_calls_are_trained(evidence: Evidence) -> list[str]:
         for attempt, call in calls_of(evidence, line)
         if attempt.report["outcome"]["type"] == "completed" and call.get("trace") is None
     ]
+
+
+def calls_of_lost_leases_are_kept(evidence: Evidence) -> list[str]:
+    problems = []
+    for session in sorted(evidence.held_up):
+        first = evidence.attempts.get((session, 1))
+        if first is None or not first.calls:
+            problems.append(f"{session}: nothing is kept of the attempt that was held up")
+        elif not first.lost:
+            problems.append(f"{session}: the attempt that was held up did not lose its lease")
+    return problems
 
 
 def calls_of(evidence: Evidence, line: dict[str, str]) -> list[tuple[Attempt, dict[str, Any]]]:

@@ -71,14 +71,14 @@ class Process:
         self._running.send_signal(signal.SIGKILL)
         self._running.wait()
 
-    def stall(self, seconds: float) -> None:
+    def freeze(self) -> None:
         """Holds it up, as a machine without memory or a broken network does."""
         assert self._running is not None
         self._running.send_signal(signal.SIGSTOP)
-        try:
-            time.sleep(seconds)
-        finally:
-            self._running.send_signal(signal.SIGCONT)
+
+    def thaw(self) -> None:
+        assert self._running is not None
+        self._running.send_signal(signal.SIGCONT)
 
     def stop(self) -> None:
         """Asks it to end, and waits."""

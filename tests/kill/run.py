@@ -23,6 +23,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -86,15 +87,16 @@ class Run:
         self.deployment = Deployment(folder, isolation, LEASE_SECONDS)
         self.trainer = Trainer(self.deployment)
         self.accepted: dict[str, int] = {}
+        self.held_up: set[str] = set()
 
     def play(self) -> dict[str, list[str]]:
         try:
             self.submit("kill-test", self.arguments.sessions)
             self.trainer.start()
+            # First, while sessions are in their first attempt, and so are their calls.
+            self.stall()
             for number in range(self.arguments.kills):
                 self.kill(number)
-                if number == self.arguments.kills // 2:
-                    self.stall()
             evidence = self.look_up()
         finally:
             self.trainer.stop()
@@ -170,9 +172,36 @@ class Run:
     def stall(self) -> None:
         """A node that lives loses its leases, and what it recorded under them must not be."""
         node = self.random.choice(self.deployment.nodes)
+
+        def frozen_with_calls() -> bool:
+            node.freeze()
+            # What is under way now cannot end before the node goes on.
+            self.held_up = self.sessions_amid_calls(f"kill-test-{node.name[-1]}")
+            if self.held_up:
+                return True
+            node.thaw()
+            if len(self.trainer.seen) >= self.arguments.sessions:
+                raise AssertionError(f"{node.name} was never amid calls while there were sessions")
+            return False
+
+        until(frozen_with_calls, END_SECONDS, lambda: f"{node.name} never was amid calls")
         away = self.random.uniform(1.5, 1.8) * LEASE_SECONDS
-        print(f"  stall: {node.name} for {away:.1f}s", flush=True)
-        node.stall(away)
+        amid = len(self.held_up)
+        print(f"  stall: {node.name} for {away:.1f}s, amid {amid} sessions", flush=True)
+        time.sleep(away)
+        node.thaw()
+
+    def sessions_amid_calls(self, node_id: str) -> set[str]:
+        """Sessions in their first attempt, some of whose calls are acknowledged and some not."""
+        acknowledged = Counter(line["session"] for line in self.acknowledged.lines)
+        listed = self.deployment.insist("GET", "/api/tasks/kill-test/sessions")["sessions"]
+        return {
+            session["session_id"]
+            for session in listed
+            if session["status"] not in checks.TERMINAL
+            and [attempt["node_id"] for attempt in session["attempts"]] == [node_id]
+            and 0 < acknowledged[session["session_id"]] < self.arguments.calls
+        }
 
     def look_up(self) -> checks.Evidence:
         """Waits for the end of everything, then reads all there is over the API."""
@@ -188,6 +217,7 @@ class Run:
             kills=self.arguments.kills,
             acknowledged=self.acknowledged.lines,
             followed=self.trainer.events,
+            held_up=self.held_up,
         )
         evidence.read(self.deployment)
         # Salvaged attempts of nodes that were away come in on their own time.

@@ -157,7 +157,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             lease_ttl: Duration::from_secs(60),
-            cancel_grace: Duration::from_secs(300),
+            cancel_grace: Duration::from_secs(120),
             overdue_slack: Duration::from_secs(3600),
             queue_limit: Duration::from_secs(7 * 24 * 3600),
             retry_pause: Duration::from_secs(5),
