@@ -6,7 +6,9 @@
 
 use crate::error::ApiError;
 use crate::loss::{Loss, LossKind};
-use crate::{Block, Dialect, Request, Role, ToolChoice, chat, messages};
+use crate::{
+    Block, Dialect, Request, ResponsesHistory, Role, ToolChoice, chat, messages, responses,
+};
 use polar_types::ErrorClass;
 use polar_wire::json::{Fields, Node};
 use std::fmt;
@@ -36,12 +38,14 @@ impl From<DecodeError> for ApiError {
 }
 
 impl Dialect {
-    /// Reads a generation request.
+    /// Reads a generation request that stands for itself. One of Responses may refer to earlier
+    /// replies, see [`ResponsesHistory::decode_request`].
     pub fn decode_request(self, body: &[u8]) -> Result<Request, DecodeError> {
         let body = json_object(body)?;
         match self {
             Self::Chat => chat::decode::decode(body),
             Self::Messages => messages::decode::decode(body, messages::decode::Purpose::Generate),
+            Self::Responses => responses::decode::decode(body, &ResponsesHistory::default()),
         }
     }
 
@@ -52,11 +56,12 @@ impl Dialect {
         match self {
             Self::Chat => chat::decode::decode(body),
             Self::Messages => messages::decode::decode(body, messages::decode::Purpose::Count),
+            Self::Responses => responses::decode::decode(body, &ResponsesHistory::default()),
         }
     }
 }
 
-fn json_object(body: &[u8]) -> Result<Fields<'_>, DecodeError> {
+pub(crate) fn json_object(body: &[u8]) -> Result<Fields<'_>, DecodeError> {
     let no_json = |problem: &dyn fmt::Display| {
         Path::Root.error(format!("the body is not JSON ({problem})"), "send a JSON object")
     };
@@ -209,13 +214,18 @@ pub(crate) fn check_request(request: &Request) -> Result<(), DecodeError> {
     if request.messages.is_empty() {
         return Err(root.field("messages").missing("send at least one message"));
     }
+    check_tool_choice(request)
+}
+
+/// Refuses a choice that nothing can be chosen by.
+pub(crate) fn check_tool_choice(request: &Request) -> Result<(), DecodeError> {
     let forced = match &request.tool_choice {
         Some(ToolChoice::Required) => request.tools.is_empty(),
         Some(ToolChoice::Named(name)) => !request.tools.iter().any(|tool| tool.name == *name),
         _ => false,
     };
     if forced {
-        return Err(root
+        return Err(Path::Root
             .field("tool_choice")
             .error("asks for a tool that is not offered", "offer it in `tools` or send \"auto\""));
     }
@@ -230,6 +240,55 @@ fn kind_of(value: &Node<'_>) -> &'static str {
         Node::Text(_) => "a string",
         Node::List(_) => "a list",
         Node::Object(_) => "an object",
+    }
+}
+
+/// What is left of a block's fields while it is read.
+pub(crate) struct BlockFields<'a, 'n> {
+    pub(crate) fields: Fields<'n>,
+    pub(crate) at: &'a Path<'a>,
+}
+
+impl<'n> BlockFields<'_, 'n> {
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.fields.iter().any(|(field, _)| field == name)
+    }
+
+    pub(crate) fn remove(&mut self, name: &str) -> Option<Node<'n>> {
+        let i = self.fields.iter().rposition(|(field, _)| field == name)?;
+        Some(self.fields.remove(i).1)
+    }
+
+    pub(crate) fn take(&mut self, name: &str) -> Result<Node<'n>, DecodeError> {
+        self.remove(name).ok_or_else(|| self.at.field(name).missing("send it with the block"))
+    }
+
+    pub(crate) fn string(&mut self, name: &str) -> Result<String, DecodeError> {
+        let value = self.take(name)?;
+        self.at.field(name).string(value)
+    }
+
+    pub(crate) fn optional_string(&mut self, name: &str) -> Result<Option<String>, DecodeError> {
+        match self.remove(name) {
+            None | Some(Node::Null) => Ok(None),
+            Some(value) => self.at.field(name).string(value).map(Some),
+        }
+    }
+
+    /// The block as JSON text.
+    pub(crate) fn as_text(&mut self, kind: &str, losses: &mut Losses) -> Block {
+        losses.note(LossKind::BlockAsText, self.at);
+        let mut whole = vec![("type".into(), Node::Text(kind.to_owned().into()))];
+        whole.append(&mut self.fields);
+        Block::Text(Node::Object(whole).to_string())
+    }
+
+    pub(crate) fn note_unread(self, losses: &mut Losses) {
+        for (name, value) in &self.fields {
+            if !value.is_null() {
+                losses.note(LossKind::UnknownFieldIgnored, &self.at.field(name));
+            }
+        }
     }
 }
 

@@ -5,7 +5,7 @@
 //! status decides the mapping: they retry 429, 529 and 5xx, compact on a context overflow that is
 //! worded like the vendor's, and give up on other 4xx.
 
-use crate::{Dialect, chat, messages};
+use crate::{Dialect, chat, messages, responses};
 use polar_types::ErrorClass;
 
 /// What went wrong with a call.
@@ -50,8 +50,8 @@ impl ApiError {
         Self::new(
             ErrorClass::NotFound,
             format!(
-                "{method} {path} is not served here; generation is POST /v1/chat/completions or \
-                 POST /v1/messages, models are at GET /v1/models"
+                "{method} {path} is not served here; generation is POST /v1/chat/completions, \
+                 POST /v1/messages or POST /v1/responses, models are at GET /v1/models"
             ),
         )
     }
@@ -96,6 +96,7 @@ pub fn error_response(dialect: Dialect, error: &ApiError) -> ErrorResponse {
     let (status, body) = match dialect {
         Dialect::Chat => chat::error::status_and_body(error),
         Dialect::Messages => messages::error::status_and_body(error),
+        Dialect::Responses => responses::error::status_and_body(error),
     };
     let mut headers = vec![("content-type", "application/json".to_owned())];
     if let Some(seconds) = error.retry_after_seconds() {

@@ -34,6 +34,23 @@ pub enum LossKind {
     BlockOrderFlattened,
     /// `developer` messages given to the model as `system`, the role templates know.
     DeveloperAsSystem,
+    /// The wish for longer or shorter replies.
+    VerbosityIgnored,
+    /// A tool that the vendor's servers run, such as web search: the model is not told of it.
+    HostedToolNotOffered,
+    /// A tool of a kind of its own, taking any text or running a shell, given to the model as a
+    /// function.
+    ToolAsFunction,
+    /// The grammar of a tool's input is told to the model in words; sampling does not follow it.
+    ToolGrammarNotEnforced,
+    /// Reasoning that the harness changed in its history; the model gets what was sampled.
+    ReasoningEditIgnored,
+    /// A summary of reasoning that is there in full as well.
+    ReasoningSummaryDropped,
+    /// Reasoning of another server that only it can read.
+    EncryptedReasoningDropped,
+    /// A refusal given to the model as a text like any other.
+    RefusalAsText,
     /// A field Polar does not know and engines have no place for.
     UnknownFieldIgnored,
 }
@@ -54,6 +71,14 @@ impl LossKind {
             Self::TextBlocksJoined => "text_blocks_joined",
             Self::BlockOrderFlattened => "block_order_flattened",
             Self::DeveloperAsSystem => "developer_as_system",
+            Self::VerbosityIgnored => "verbosity_ignored",
+            Self::HostedToolNotOffered => "hosted_tool_not_offered",
+            Self::ToolAsFunction => "tool_as_function",
+            Self::ToolGrammarNotEnforced => "tool_grammar_not_enforced",
+            Self::ReasoningEditIgnored => "reasoning_edit_ignored",
+            Self::ReasoningSummaryDropped => "reasoning_summary_dropped",
+            Self::EncryptedReasoningDropped => "encrypted_reasoning_dropped",
+            Self::RefusalAsText => "refusal_as_text",
             Self::UnknownFieldIgnored => "unknown_field_ignored",
         }
     }

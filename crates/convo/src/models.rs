@@ -17,7 +17,7 @@ pub struct ModelInfo {
 pub fn models_body(dialect: Dialect, models: &[ModelInfo]) -> Vec<u8> {
     let mut out = Vec::new();
     match dialect {
-        Dialect::Chat => chat::models::write_list(models, &mut out),
+        Dialect::Chat | Dialect::Responses => chat::models::write_list(models, &mut out),
         Dialect::Messages => messages::models::write_list(models, &mut out),
     }
     out
@@ -27,7 +27,7 @@ pub fn models_body(dialect: Dialect, models: &[ModelInfo]) -> Vec<u8> {
 pub fn model_body(dialect: Dialect, model: &ModelInfo) -> Vec<u8> {
     let mut out = Vec::new();
     match dialect {
-        Dialect::Chat => chat::models::write_one(model, &mut out),
+        Dialect::Chat | Dialect::Responses => chat::models::write_one(model, &mut out),
         Dialect::Messages => messages::models::write_one(model, &mut out),
     }
     out

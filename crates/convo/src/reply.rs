@@ -1,7 +1,9 @@
 //! What an engine answers, in one shape for all dialects.
 
+use crate::ResponsesTerms;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use std::sync::Arc;
 
 /// What is known before the first token.
 #[derive(Debug, Clone, PartialEq)]
@@ -14,6 +16,8 @@ pub struct ReplyHead {
     pub created: i64,
     /// Prompt tokens, when the engine says so before the first token.
     pub prompt_tokens: Option<u64>,
+    /// What a Responses request says about the form of its reply.
+    pub responses: Option<Arc<ResponsesTerms>>,
 }
 
 /// A piece of a reply as the engine samples it.

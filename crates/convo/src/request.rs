@@ -1,8 +1,10 @@
 //! What a harness asks for, in one shape for all dialects.
 
+use crate::ResponsesTerms;
 use crate::loss::Loss;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use std::sync::Arc;
 
 /// The language a harness speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -12,6 +14,8 @@ pub enum Dialect {
     Chat,
     /// Anthropic Messages.
     Messages,
+    /// OpenAI Responses.
+    Responses,
 }
 
 impl Dialect {
@@ -20,6 +24,7 @@ impl Dialect {
         match self {
             Self::Chat => "chat",
             Self::Messages => "messages",
+            Self::Responses => "responses",
         }
     }
 }
@@ -43,6 +48,8 @@ pub struct Request {
     pub stream: bool,
     /// Whether a Chat stream ends with a usage chunk.
     pub include_usage: bool,
+    /// What a Responses request says about the form of its reply.
+    pub responses: Option<Arc<ResponsesTerms>>,
     /// Fields carried to the engine as they are, in the engine's own (Chat) spelling.
     pub rest: Map<String, Value>,
     /// Fields kept for the record but not sent: labels without effect on sampling, for example
@@ -64,6 +71,7 @@ impl Request {
             sampling: Sampling::default(),
             stream: false,
             include_usage: false,
+            responses: None,
             rest: Map::new(),
             unsent: Map::new(),
             losses: Vec::new(),

@@ -4,7 +4,8 @@ use crate::chat::reply::ChatStream;
 use crate::error::ApiError;
 use crate::messages::reply::MessagesStream;
 use crate::reply::{FinishReason, Reply, ReplyEnd, ReplyEvent, ReplyHead};
-use crate::{Dialect, Request, chat, messages};
+use crate::responses::reply::ResponsesStream;
+use crate::{Dialect, Request, chat, messages, responses};
 use polar_types::ErrorClass;
 
 /// Writes one reply as a stream of the harness's dialect.
@@ -22,6 +23,7 @@ pub struct StreamEncoder {
 enum Writer {
     Chat(ChatStream),
     Messages(MessagesStream),
+    Responses(ResponsesStream),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,6 +39,7 @@ impl StreamEncoder {
         let writer = match dialect {
             Dialect::Chat => Writer::Chat(ChatStream::new(head, request.include_usage)),
             Dialect::Messages => Writer::Messages(MessagesStream::new(head)),
+            Dialect::Responses => Writer::Responses(ResponsesStream::new(head)),
         };
         Self { writer, phase: Phase::Waiting }
     }
@@ -45,7 +48,7 @@ impl StreamEncoder {
     /// [`StreamEncoder::start`].
     pub fn set_prompt_tokens(&mut self, tokens: u64) {
         match &mut self.writer {
-            Writer::Chat(_) => {}
+            Writer::Chat(_) | Writer::Responses(_) => {}
             Writer::Messages(writer) => writer.set_prompt_tokens(tokens),
         }
     }
@@ -56,16 +59,17 @@ impl StreamEncoder {
             return;
         }
         self.phase = Phase::Open;
-        match &self.writer {
+        match &mut self.writer {
             Writer::Chat(writer) => writer.start(out),
             Writer::Messages(writer) => writer.start(out),
+            Writer::Responses(writer) => writer.start(out),
         }
     }
 
     /// Takes the next event in. Events in which nothing is new are left out: engines send them
     /// for tokens their parsers hold back, and strict clients stumble over them.
     ///
-    /// In Messages a call's arguments must come before the next block begins; if an engine mixes
+    /// In Messages and Responses a call's arguments must come before the next block begins; if an engine mixes
     /// calls, the stream ends with an error rather than with a call that lost its arguments.
     pub fn event(&mut self, event: &ReplyEvent, out: &mut Vec<u8>) {
         if event.is_empty() || self.phase == Phase::Closed {
@@ -78,6 +82,7 @@ impl StreamEncoder {
                 Ok(())
             }
             Writer::Messages(writer) => writer.event(event, out),
+            Writer::Responses(writer) => writer.event(event, out),
         };
         if let Err(error) = written {
             self.error(&error, out);
@@ -86,10 +91,13 @@ impl StreamEncoder {
 
     /// Shows that the stream lives while the engine is silent. May come before the start.
     pub fn keep_alive(&mut self, out: &mut Vec<u8>) {
-        match &self.writer {
+        match &mut self.writer {
             _ if self.phase == Phase::Closed => {}
             Writer::Chat(writer) => writer.keep_alive(out),
             Writer::Messages(_) => MessagesStream::keep_alive(out),
+            // Its clients want to see the beginning first, which is a sign of life as well.
+            Writer::Responses(_) if self.phase == Phase::Waiting => self.start(out),
+            Writer::Responses(writer) => writer.keep_alive(out),
         }
     }
 
@@ -107,6 +115,7 @@ impl StreamEncoder {
         match &mut self.writer {
             Writer::Chat(writer) => writer.end(end, out),
             Writer::Messages(writer) => writer.end(end, out),
+            Writer::Responses(writer) => writer.end(end, out),
         }
     }
 
@@ -115,11 +124,21 @@ impl StreamEncoder {
         if self.phase == Phase::Closed {
             return;
         }
+        if matches!(self.writer, Writer::Responses(_)) {
+            self.start(out);
+        }
         self.phase = Phase::Closed;
-        match &self.writer {
+        match &mut self.writer {
             Writer::Chat(_) => ChatStream::error(error, out),
             Writer::Messages(_) => MessagesStream::error(error, out),
+            Writer::Responses(writer) => writer.error(error, out),
         }
+    }
+
+    /// Whether a refusal by the engine is told within the stream, though it could still be told
+    /// by a status. Codex takes only in a stream for what it is that a prompt is too long.
+    pub fn tells_refusal(&self, error: &ApiError) -> bool {
+        matches!(self.writer, Writer::Responses(_)) && error.class == ErrorClass::ContextOverflow
     }
 
     /// Whether the end or an error has been written.
@@ -148,5 +167,17 @@ pub fn unary_body(dialect: Dialect, head: &ReplyHead, reply: &Reply, end: &Reply
     match dialect {
         Dialect::Chat => chat::reply::unary(head, reply, end),
         Dialect::Messages => messages::reply::unary(head, reply, end),
+        Dialect::Responses => responses::reply::unary(head, reply, end),
     }
+}
+
+/// The error of a call whose arguments go on after something else has begun.
+pub(crate) fn out_of_turn(index: u32) -> ApiError {
+    ApiError::new(
+        ErrorClass::Internal,
+        format!(
+            "arguments of tool call {index} came after the next block had begun; the engine's \
+             tool parser must finish a call before it begins another"
+        ),
+    )
 }

@@ -1,4 +1,4 @@
-//! Errors, model lists and counts in both dialects.
+//! Errors, model lists and counts in each dialect.
 
 #![allow(
     clippy::unwrap_used,
@@ -19,7 +19,7 @@ fn body(bytes: &[u8]) -> Value {
 }
 
 #[test]
-fn every_class_has_a_status_a_type_and_a_retry_hint_in_both_dialects() {
+fn every_class_has_a_status_a_type_and_a_retry_hint_in_each_dialect() {
     use ErrorClass as C;
     let cases = [
         // class, Chat status and type and code, Messages status and type, retry-after
@@ -118,6 +118,9 @@ fn every_class_has_a_status_a_type_and_a_retry_hint_in_both_dialects() {
                 "type": messages_type, "message": "what happened; what to do",
             }})
         );
+        // The two dialects of OpenAI say it alike.
+        let responses = error_response(Dialect::Responses, &error);
+        assert_eq!(responses, chat, "{class:?}");
         for response in [chat, messages] {
             let header =
                 |name| response.headers.iter().find(|(n, _)| *n == name).map(|(_, v)| v.as_str());
@@ -155,6 +158,13 @@ fn a_context_overflow_is_worded_as_each_vendor_does() {
     let chat = body(&error_response(Dialect::Chat, &known).body);
     assert_eq!(chat["error"]["code"], "context_length_exceeded");
     assert_eq!(chat["error"]["param"], "messages");
+    let responses = body(&error_response(Dialect::Responses, &known).body);
+    assert_eq!(responses["error"]["code"], "context_length_exceeded");
+    assert_eq!(responses["error"]["param"], "input");
+    for error in [&known, &unknown] {
+        let message = message(Dialect::Responses, error);
+        assert!(message.starts_with("Your input exceeds the context window of this model."));
+    }
 }
 
 #[test]

@@ -12,6 +12,7 @@ fn head(id: &str) -> ReplyHead {
         model: "lab-model".to_owned(),
         created: 1_700_000_000,
         prompt_tokens: Some(120),
+        responses: None,
     }
 }
 
@@ -81,6 +82,7 @@ fn streamed(dialect: Dialect, id: &str) -> String {
 fn thinking_text_and_two_calls_streamed() {
     insta::assert_snapshot!("everything.events-chat", streamed(Dialect::Chat, "chatcmpl-1"));
     insta::assert_snapshot!("everything.events-messages", streamed(Dialect::Messages, "msg_1"));
+    insta::assert_snapshot!("everything.events-responses", streamed(Dialect::Responses, "resp_1"));
 }
 
 #[test]
@@ -92,6 +94,7 @@ fn thinking_text_and_two_calls_unary() {
     let body = |dialect, id| text(unary_body(dialect, &head(id), &reply, &end(FinishReason::Stop)));
     insta::assert_snapshot!("everything.unary-chat", body(Dialect::Chat, "chatcmpl-1"));
     insta::assert_snapshot!("everything.unary-messages", body(Dialect::Messages, "msg_1"));
+    insta::assert_snapshot!("everything.unary-responses", body(Dialect::Responses, "resp_1"));
 }
 
 fn failing(dialect: Dialect, id: &str, error: &ApiError) -> String {
@@ -111,6 +114,7 @@ fn an_error_in_the_midst_of_a_stream_ends_it() {
     let error = ApiError::new(ErrorClass::Unavailable, "the engine closed the connection");
     insta::assert_snapshot!("cut.events-chat", failing(Dialect::Chat, "chatcmpl-1", &error));
     insta::assert_snapshot!("cut.events-messages", failing(Dialect::Messages, "msg_1", &error));
+    insta::assert_snapshot!("cut.events-responses", failing(Dialect::Responses, "resp_1", &error));
 }
 
 #[test]
@@ -121,31 +125,47 @@ fn a_context_overflow_found_after_the_headers_keeps_its_words() {
     encoder(Dialect::Messages, "msg_1").error(&error, &mut out);
     encoder(Dialect::Chat, "chatcmpl-1").error(&error, &mut out);
     insta::assert_snapshot!("overflow.events-both", text(out));
+    let mut out = Vec::new();
+    let mut encoder = encoder(Dialect::Responses, "resp_1");
+    // Whoever could still tell it by a status is told not to.
+    assert!(encoder.tells_refusal(&error));
+    encoder.error(&error, &mut out);
+    insta::assert_snapshot!("overflow.events-responses", text(out));
 }
 
 #[test]
 fn a_reply_that_the_engine_gave_up_ends_in_an_error_that_clients_retry() {
-    for dialect in [Dialect::Chat, Dialect::Messages] {
+    for (dialect, code) in [
+        (Dialect::Chat, "overloaded_error"),
+        (Dialect::Messages, "overloaded_error"),
+        (Dialect::Responses, r#""code":"server_error""#),
+    ] {
         let mut encoder = encoder(dialect, "id");
         let mut out = Vec::new();
         encoder.event(&call(0, "toolu_01", "Bash"), &mut out);
         encoder.end(&end(FinishReason::Abort), &mut out);
         let out = text(out);
         let last = out.trim_end().rsplit("\n\n").next().unwrap_or_default().to_owned();
-        assert!(last.contains("overloaded_error"), "{dialect:?}: {last}");
-        assert!(!out.contains("[DONE]") && !out.contains("message_stop"), "{dialect:?}: {out}");
+        assert!(last.contains(code), "{dialect:?}: {last}");
+        for end in ["[DONE]", "message_stop", "response.completed", "response.incomplete"] {
+            assert!(!out.contains(end), "{dialect:?}: {out}");
+        }
     }
 }
 
 #[test]
-fn arguments_out_of_turn_end_a_messages_stream_instead_of_getting_lost() {
-    let mut encoder = encoder(Dialect::Messages, "msg_1");
-    let mut out = Vec::new();
-    for event in [call(0, "a", "Read"), call(1, "b", "Read"), arguments(0, "{}")] {
-        encoder.event(&event, &mut out);
+fn arguments_out_of_turn_end_a_stream_instead_of_getting_lost() {
+    for (dialect, error) in
+        [(Dialect::Messages, "event: error\n"), (Dialect::Responses, "event: response.failed\n")]
+    {
+        let mut encoder = encoder(dialect, "id");
+        let mut out = Vec::new();
+        for event in [call(0, "a", "Read"), call(1, "b", "Read"), arguments(0, "{}")] {
+            encoder.event(&event, &mut out);
+        }
+        assert!(encoder.is_closed());
+        assert!(text(out).contains(error));
     }
-    assert!(encoder.is_closed());
-    assert!(text(out).contains("event: error\n"));
 }
 
 #[test]

@@ -30,4 +30,7 @@ golden! {
     a_title_request_with_everything_optional, Messages, "title_request.messages";
     pi, Chat, "pi.chat";
     qwen_code, Chat, "qwen_code.chat";
+    codex_with_an_unknown_model, Responses, "codex_unknown_model.responses";
+    codex_with_a_model_it_knows, Responses, "codex_known_model.responses";
+    the_sdk_with_everything_optional, Responses, "sdk.responses";
 }

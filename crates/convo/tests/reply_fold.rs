@@ -21,17 +21,20 @@ use serde_json::{Map, Value, json};
 
 type Events = Vec<(String, Value)>;
 
-fn events(stream: &[u8]) -> Events {
+/// The events of a stream that arrives in pieces of some size.
+fn events(stream: &[u8], piece: usize) -> Events {
     let mut parser = SseParser::new(1 << 20);
-    parser.push(stream);
     let mut events = Vec::new();
-    while let Ok(Some(event)) = parser.next_event() {
-        let data = if event.is_done() {
-            json!("[DONE]")
-        } else {
-            serde_json::from_slice(event.data).unwrap_or(Value::Null)
-        };
-        events.push((event.event.to_owned(), data));
+    for bytes in stream.chunks(piece) {
+        parser.push(bytes);
+        while let Ok(Some(event)) = parser.next_event() {
+            let data = if event.is_done() {
+                json!("[DONE]")
+            } else {
+                serde_json::from_slice(event.data).unwrap_or(Value::Null)
+            };
+            events.push((event.event.to_owned(), data));
+        }
     }
     assert!(!parser.has_partial_event());
     events
@@ -168,6 +171,112 @@ fn parse_input(json_text: &str) -> Value {
     }
 }
 
+/// Reads a Responses stream into the body a unary request would have got, by its deltas alone,
+/// and checks that whatever is told again is what the deltas have told.
+fn read_responses(events: Events) -> Value {
+    let mut created = Value::Null;
+    let mut output: Vec<Value> = Vec::new();
+    let mut open: Option<Value> = None;
+    let mut told = None;
+    for (number, (name, mut event)) in events.into_iter().enumerate() {
+        assert!(told.is_none(), "nothing may follow the end");
+        assert_eq!(event["type"], name.as_str());
+        assert_eq!(event["sequence_number"], number);
+        if let Some(index) = event.get("output_index") {
+            assert_eq!(*index, output.len());
+        }
+        if let Some(id) = event.get("item_id") {
+            assert_eq!(Some(id), open.as_ref().and_then(|item| item.get("id")));
+        }
+        match name.as_str() {
+            "response.created" => {
+                assert!(created.is_null() && number == 0);
+                created = event["response"].take();
+            }
+            "response.in_progress" => assert_eq!(event["response"], created),
+            "response.output_item.added" => {
+                assert!(open.is_none());
+                open = Some(event["item"].take());
+            }
+            "response.output_item.done" => {
+                let (mut whole, mut read) = (event["item"].take(), open.take().unwrap());
+                let sealed = whole["encrypted_content"].take();
+                if !sealed.is_null() {
+                    read["encrypted_content"] = sealed.clone();
+                    whole["encrypted_content"] = sealed;
+                } else if let Some(fields) = whole.as_object_mut() {
+                    fields.remove("encrypted_content");
+                }
+                if whole["type"] != "reasoning" {
+                    read["status"] = whole["status"].clone();
+                }
+                assert_eq!(whole, read);
+                output.push(read);
+            }
+            "response.completed" | "response.incomplete" => {
+                assert!(open.is_none());
+                told = Some(event["response"].take());
+            }
+            of_item => apply_item_event(of_item, &event, open.as_mut().expect("an open item")),
+        }
+    }
+    let mut told = told.expect("the stream must end");
+    assert_eq!(told["output"], Value::Array(output.clone()));
+    told["output"] = Value::Array(output);
+    told
+}
+
+fn apply_item_event(name: &str, event: &Value, item: &mut Value) {
+    let parts = match item["type"].as_str() {
+        Some("reasoning") if name.contains("summary") => "summary",
+        _ => "content",
+    };
+    let last = |item: &mut Value| item[parts].as_array_mut().unwrap().last_mut().unwrap().take();
+    let name = name.strip_prefix("response.").unwrap();
+    match name {
+        "content_part.added" | "reasoning_summary_part.added" => {
+            assert_eq!(event["part"]["text"], "");
+            item[parts].as_array_mut().unwrap().push(event["part"].clone());
+        }
+        "content_part.done" | "reasoning_summary_part.done" => {
+            let part = last(item);
+            assert_eq!(event["part"], part);
+            item[parts] = json!([part]);
+        }
+        "output_text.delta" | "reasoning_text.delta" | "reasoning_summary_text.delta" => {
+            let mut part = last(item);
+            append(&mut part["text"], event.get("delta"));
+            item[parts] = json!([part]);
+        }
+        "output_text.done" | "reasoning_text.done" | "reasoning_summary_text.done" => {
+            assert_eq!(event["text"], item[parts][0]["text"]);
+        }
+        "function_call_arguments.delta" => append(&mut item["arguments"], event.get("delta")),
+        "function_call_arguments.done" => assert_eq!(event["arguments"], item["arguments"]),
+        "custom_tool_call_input.delta" => {
+            assert_ne!(event["delta"], "");
+            append(&mut item["input"], event.get("delta"));
+        }
+        "custom_tool_call_input.done" => assert_eq!(event["input"], item["input"]),
+        other => panic!("unknown event {other}"),
+    }
+}
+
+/// What the client of Responses offers: `a` is a function of a namespace, `b` takes any text, `c`
+/// is its shell.
+fn responses_request(summary: bool, store: bool) -> Request {
+    let reasoning = if summary { json!({"summary": "auto"}) } else { json!({}) };
+    let body = json!({
+        "model": "m", "input": "hi", "store": store, "reasoning": reasoning,
+        "tools": [
+            {"type": "namespace", "name": "n", "tools": [{"type": "function", "name": "a"}]},
+            {"type": "custom", "name": "b"},
+            {"type": "local_shell"},
+        ],
+    });
+    Dialect::Responses.decode_request(body.to_string().as_bytes()).unwrap()
+}
+
 /// A piece of a reply before it is cut into events.
 #[derive(Debug, Clone)]
 enum Piece {
@@ -195,11 +304,27 @@ fn arguments() -> impl Strategy<Value = Vec<String>> {
     ]
 }
 
+/// Arguments for tools that a client of Responses knows in another form.
+fn client_arguments() -> impl Strategy<Value = Vec<String>> {
+    let input =
+        ("[a-z{}\"\\\\\n\u{1}ß]{0,12}", "[ \n]{0,2}", 0usize..30).prop_map(|(text, space, cut)| {
+            let whole = format!("{{{space}\"input\":{space}{}{space}}}", json!(text));
+            let cut = whole.char_indices().nth(cut).map_or(whole.len(), |(at, _)| at);
+            vec![whole[..cut].to_owned(), whole[cut..].to_owned()]
+        });
+    let command = prop::option::of(0u64..99).prop_map(|timeout| {
+        vec![json!({"command": ["ls", "-l"], "timeout_ms": timeout}).to_string()]
+    });
+    prop_oneof![input, command, arguments()]
+}
+
 fn pieces() -> impl Strategy<Value = Vec<Piece>> {
     let piece = prop_oneof![
         fragments().prop_map(Piece::Text),
         fragments().prop_map(Piece::Reasoning),
         ("[a-z_]{1,8}", arguments()).prop_map(|(name, arguments)| Piece::Call { name, arguments }),
+        (prop::sample::select(vec!["n__a", "b", "local_shell"]), client_arguments())
+            .prop_map(|(name, arguments)| Piece::Call { name: name.to_owned(), arguments }),
     ];
     prop::collection::vec(piece, 0..8)
 }
@@ -253,21 +378,27 @@ proptest! {
         end in reply_end(),
         pings in prop::collection::vec(0usize..40, 0..4),
         prompt_tokens in prop::option::of(0u64..9999),
+        piece in 1usize..400,
+        (summary, store) in any::<(bool, bool)>(),
     ) {
         let events_in = reply_events(&pieces);
         let mut reply = Reply::default();
         for event in &events_in {
             reply.push(event);
         }
-        for dialect in [Dialect::Chat, Dialect::Messages] {
+        for dialect in [Dialect::Chat, Dialect::Messages, Dialect::Responses] {
+            let mut request = Request::new(dialect, "m");
+            if dialect == Dialect::Responses {
+                request = responses_request(summary, store);
+            }
+            request.include_usage = true;
             let head = ReplyHead {
                 id: "id-1".to_owned(),
                 model: "m\"1\"".to_owned(),
                 created: 1,
                 prompt_tokens,
+                responses: request.responses.clone(),
             };
-            let mut request = Request::new(dialect, "m");
-            request.include_usage = true;
             let mut encoder = StreamEncoder::new(dialect, head.clone(), &request);
             let mut stream = Vec::new();
             for (i, event) in events_in.iter().enumerate() {
@@ -280,8 +411,9 @@ proptest! {
             let unary = unary_body(dialect, &head, &reply, &end);
             let unary: Value = serde_json::from_slice(&unary).unwrap();
             let read = match dialect {
-                Dialect::Chat => read_chat(events(&stream)),
-                Dialect::Messages => read_messages(events(&stream)),
+                Dialect::Chat => read_chat(events(&stream, piece)),
+                Dialect::Messages => read_messages(events(&stream, piece)),
+                Dialect::Responses => read_responses(events(&stream, piece)),
             };
             prop_assert_eq!(read, unary);
         }

@@ -2,12 +2,14 @@
 
 use crate::auth::{header_secret, split_path};
 use crate::call::OpenCall;
-use crate::reply::{Driver, Step, StreamBody, UnaryBody};
-use crate::session::Session;
+use crate::reply::{Answered, Driver, Step, StreamBody, UnaryBody};
+use crate::session::{Session, lock};
 use crate::{Gateway, pages};
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::{HeaderValue, Method, Request as HttpRequest, Response, StatusCode, header};
+use axum::http::{
+    HeaderMap, HeaderValue, Method, Request as HttpRequest, Response, StatusCode, header,
+};
 use bytes::Bytes;
 use jiff::Timestamp;
 use polar_convo::{
@@ -22,20 +24,27 @@ enum Route {
     Generate(Dialect),
     CountTokens,
     Models(Option<String>),
+    /// A reply told earlier.
+    ToldReply,
+    /// Responses over a WebSocket.
+    ResponsesSocket,
     Alive,
     Unknown,
 }
 
-fn route(method: &Method, path: &str) -> Route {
+fn route(method: &Method, path: &str, headers: &HeaderMap) -> Route {
     let get = matches!(*method, Method::GET | Method::HEAD);
     match path {
         "/chat/completions" if *method == Method::POST => Route::Generate(Dialect::Chat),
         "/messages" if *method == Method::POST => Route::Generate(Dialect::Messages),
+        "/responses" if *method == Method::POST => Route::Generate(Dialect::Responses),
+        "/responses" if headers.contains_key(header::UPGRADE) => Route::ResponsesSocket,
         "/messages/count_tokens" if *method == Method::POST => Route::CountTokens,
         "/models" if get => Route::Models(None),
         "/" | "/health" | "/api/hello" if get => Route::Alive,
         _ => match path.strip_prefix("/models/") {
             Some(model) if get => Route::Models(Some(model.to_owned())),
+            _ if path.starts_with("/responses/") => Route::ToldReply,
             _ => Route::Unknown,
         },
     }
@@ -44,6 +53,9 @@ fn route(method: &Method, path: &str) -> Route {
 /// The dialect to speak where the route does not tell: Anthropic's clients always say
 /// which version of their API they mean.
 fn spoken(path: &str, request: &HttpRequest<Body>) -> Dialect {
+    if path == "/responses" || path.starts_with("/responses/") {
+        return Dialect::Responses;
+    }
     let anthropic =
         path.starts_with("/messages") || request.headers().contains_key("anthropic-version");
     if anthropic { Dialect::Messages } else { Dialect::Chat }
@@ -56,7 +68,7 @@ pub(crate) async fn dispatch(
     let path = request.uri().path().to_owned();
     let addressed = split_path(&path);
     let dialect = spoken(addressed.route, &request);
-    let route = route(request.method(), addressed.route);
+    let route = route(request.method(), addressed.route, request.headers());
     if matches!(route, Route::Alive) {
         return pages::alive();
     }
@@ -73,6 +85,8 @@ pub(crate) async fn dispatch(
             .unwrap_or_else(|error| refuse(dialect, &error)),
         Route::Models(model) => pages::models(&gateway, dialect, model.as_deref())
             .unwrap_or_else(|error| refuse(dialect, &error)),
+        Route::ToldReply => refuse(dialect, &told_reply(addressed.route)),
+        Route::ResponsesSocket => refuse_socket(),
         Route::Alive | Route::Unknown => {
             let error = ApiError::unknown_route(request.method().as_str(), addressed.route);
             refuse(dialect, &error)
@@ -89,6 +103,29 @@ fn unknown_secret(given: bool) -> ApiError {
     ApiError::new(ErrorClass::Unauthenticated, message)
 }
 
+fn told_reply(path: &str) -> ApiError {
+    ApiError::new(
+        ErrorClass::NotFound,
+        format!(
+            "/v1{path} is not served: a reply is told once, on the connection that asked for it, \
+             and kept only to be gone on from with `previous_response_id`"
+        ),
+    )
+}
+
+/// Codex tries a WebSocket first when it takes the gateway for OpenAI's own. On this status it
+/// goes on over HTTP at once; on others it tries again for seconds.
+fn refuse_socket() -> Response<Body> {
+    let error = ApiError::new(
+        ErrorClass::Invalid,
+        "replies are not told over a WebSocket; send POST /v1/responses",
+    );
+    let mut response = refuse(Dialect::Responses, &error);
+    *response.status_mut() = StatusCode::UPGRADE_REQUIRED;
+    response.headers_mut().insert(header::UPGRADE, HeaderValue::from_static("HTTP/1.1"));
+    response
+}
+
 async fn generate(
     gateway: &Arc<Gateway>,
     session: Arc<Session>,
@@ -96,7 +133,11 @@ async fn generate(
     http: HttpRequest<Body>,
 ) -> Result<Response<Body>, ApiError> {
     let body = read_body(http, gateway.config.max_body_bytes).await?;
-    let mut request = dialect.decode_request(&body)?;
+    let mut request = match dialect {
+        // May refer to earlier replies of the session.
+        Dialect::Responses => lock(&session.responses).decode_request(&body)?,
+        Dialect::Chat | Dialect::Messages => dialect.decode_request(&body)?,
+    };
     apply_pins(&mut request.sampling, &session.pins);
     request.sampling.say_defaults();
 
@@ -109,24 +150,40 @@ async fn generate(
         model: request.model.clone(),
         created: Timestamp::now().as_second(),
         prompt_tokens: None,
+        responses: request.responses.clone(),
     };
-    let encoder = StreamEncoder::new(dialect, head.clone(), &request);
+    let answered = Answered::new(&session, &head, &request);
+    let mut encoder = StreamEncoder::new(dialect, head.clone(), &request);
     let stream = request.stream;
     let engine = gateway.engine.clone();
     let request_id = format!("polar-{}", random_id());
     let start = async move { engine.generate(GenerateRequest { request, request_id }).await };
-    let mut driver = Driver::new(session, call, Box::pin(start), gateway.config.call_timeout);
+    let mut driver =
+        Driver::new(session, call, answered, Box::pin(start), gateway.config.call_timeout);
     if stream {
-        driver.accepted(gateway.config.header_wait).await?;
-        let body = StreamBody::new(driver, encoder, gateway.config.keep_alive);
-        let mut response = Response::new(Body::from_stream(body));
-        let headers = response.headers_mut();
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-        Ok(response)
+        match driver.accepted(gateway.config.header_wait).await {
+            Ok(()) => {
+                let body = StreamBody::new(driver, encoder, gateway.config.keep_alive);
+                Ok(event_stream(Body::from_stream(body)))
+            }
+            Err(error) if encoder.tells_refusal(&error) => {
+                let mut told = Vec::new();
+                encoder.error(&error, &mut told);
+                Ok(event_stream(Body::from(told)))
+            }
+            Err(error) => Err(error),
+        }
     } else {
         unary(dialect, head, driver).await
     }
+}
+
+fn event_stream(body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    response
 }
 
 async fn unary(
@@ -219,6 +276,7 @@ fn reply_id(dialect: Dialect) -> String {
     let prefix = match dialect {
         Dialect::Chat => "chatcmpl-",
         Dialect::Messages => "msg_",
+        Dialect::Responses => "resp_",
     };
     format!("{prefix}{}", random_id())
 }

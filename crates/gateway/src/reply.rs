@@ -7,7 +7,10 @@
 use crate::session::{Session, SharedCall, lock};
 use bytes::Bytes;
 use futures_util::{FutureExt, Stream, StreamExt};
-use polar_convo::{ApiError, ReplyEnd, ReplyEvent, StreamEncoder};
+use polar_convo::{
+    ApiError, FinishReason, Place, ReplyEnd, ReplyEvent, ReplyHead, Request, ResponsesTerms,
+    StreamEncoder,
+};
 use polar_engine::{EngineEnd, EngineError, EngineEvent, EngineStream};
 use polar_types::ErrorClass;
 use std::convert::Infallible;
@@ -41,11 +44,28 @@ pub(crate) enum Step {
     Failed(ApiError),
 }
 
+/// What a later request may refer to once a call is answered.
+pub(crate) struct Answered {
+    reply_id: String,
+    place: Place,
+    terms: Arc<ResponsesTerms>,
+}
+
+impl Answered {
+    /// None for a dialect whose requests never refer to earlier ones.
+    pub(crate) fn new(session: &Session, head: &ReplyHead, request: &Request) -> Option<Self> {
+        let terms = request.responses.clone()?;
+        let place = lock(&session.responses).begin(request);
+        Some(Self { reply_id: head.id.clone(), place, terms })
+    }
+}
+
 /// One call from its registration to its record.
 pub(crate) struct Driver {
     session: Arc<Session>,
     key: u64,
     call: SharedCall,
+    answered: Option<Answered>,
     engine: Engine,
     deadline: Pin<Box<Sleep>>,
     closed: Pin<Box<WaitForCancellationFutureOwned>>,
@@ -58,6 +78,7 @@ impl Driver {
     pub(crate) fn new(
         session: Arc<Session>,
         (key, call): (u64, SharedCall),
+        answered: Option<Answered>,
         start: Starting,
         timeout: Duration,
     ) -> Self {
@@ -66,6 +87,7 @@ impl Driver {
             session,
             key,
             call,
+            answered,
             engine: Engine::Starting(start),
             deadline: Box::pin(tokio::time::sleep(timeout)),
             closed,
@@ -173,9 +195,15 @@ impl Driver {
         let Some(call) = running.take() else {
             return Step::Failed(ApiError::new(ErrorClass::Cancelled, "the session was closed"));
         };
+        // An aborted reply is told as an error, and nobody learns its id.
+        let answered = self.answered.take().filter(|_| end.finish != FinishReason::Abort);
+        let answered = answered.map(|answered| (answered, call.reply.clone()));
         match self.session.append(&call.into_record(&end)) {
             Ok(index) => {
                 self.recorded = Some(index);
+                if let Some((Answered { reply_id, place, terms }, reply)) = answered {
+                    lock(&self.session.responses).remember(&reply_id, place, &terms, &reply);
+                }
                 Step::End(ReplyEnd {
                     finish: end.finish,
                     stop_sequence: end.stop_sequence,

@@ -2,6 +2,7 @@
 
 use crate::call::OpenCall;
 use crate::{Gateway, GatewayError};
+use polar_convo::ResponsesHistory;
 use polar_engine::EngineInfo;
 use polar_record::{CallRecord, JournalError, JournalWriter, SessionHeader};
 use polar_types::{ErrorClass, SamplingPins};
@@ -49,6 +50,8 @@ pub(crate) struct Session {
     pub(crate) closed: CancellationToken,
     calls: AtomicU32,
     sampled_tokens: AtomicU64,
+    /// What Responses requests may refer to.
+    pub(crate) responses: Mutex<ResponsesHistory>,
 }
 
 impl Session {
@@ -66,6 +69,7 @@ impl Session {
             closed: CancellationToken::new(),
             calls: AtomicU32::new(0),
             sampled_tokens: AtomicU64::new(0),
+            responses: Mutex::default(),
         })
     }
 

@@ -11,4 +11,5 @@
 pub mod chat;
 pub mod json;
 pub mod messages;
+pub mod responses;
 pub mod sse;

@@ -37,7 +37,7 @@ fn error_body<'a>(
 ///
 /// A full queue is 429, not 503: clients of this dialect obey `retry-after` on 429 and give up
 /// sooner on 5xx.
-fn shape(class: ErrorClass) -> (u16, &'static str, Option<&'static str>) {
+pub(crate) fn shape(class: ErrorClass) -> (u16, &'static str, Option<&'static str>) {
     const REQUEST: &str = "invalid_request_error";
     const SERVER: &str = "server_error";
     match class {

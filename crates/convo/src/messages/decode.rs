@@ -5,7 +5,7 @@
 //! leaving it out would change what the model is told or may do.
 
 use super::reply::UNPARSED_ARGUMENTS;
-use crate::decode::{DecodeError, Losses, Path, check_blocks, check_request};
+use crate::decode::{BlockFields, DecodeError, Losses, Path, check_blocks, check_request};
 use crate::loss::LossKind;
 use crate::{Block, Dialect, ImageSource, Message, Request, Role, Tool, ToolChoice};
 use polar_wire::json::{Fields, Node};
@@ -320,51 +320,6 @@ fn block(fields: Fields<'_>, at: &Path<'_>, losses: &mut Losses) -> Result<Block
     };
     fields.note_unread(losses);
     Ok(block)
-}
-
-/// What is left of a block's fields while it is read.
-struct BlockFields<'a, 'n> {
-    fields: Fields<'n>,
-    at: &'a Path<'a>,
-}
-
-impl<'n> BlockFields<'_, 'n> {
-    fn remove(&mut self, name: &str) -> Option<Node<'n>> {
-        let i = self.fields.iter().rposition(|(field, _)| field == name)?;
-        Some(self.fields.remove(i).1)
-    }
-
-    fn take(&mut self, name: &str) -> Result<Node<'n>, DecodeError> {
-        self.remove(name).ok_or_else(|| self.at.field(name).missing("send it with the block"))
-    }
-
-    fn string(&mut self, name: &str) -> Result<String, DecodeError> {
-        let value = self.take(name)?;
-        self.at.field(name).string(value)
-    }
-
-    fn optional_string(&mut self, name: &str) -> Result<Option<String>, DecodeError> {
-        match self.remove(name) {
-            None | Some(Node::Null) => Ok(None),
-            Some(value) => self.at.field(name).string(value).map(Some),
-        }
-    }
-
-    /// The block as JSON text.
-    fn as_text(&mut self, kind: &str, losses: &mut Losses) -> Block {
-        losses.note(LossKind::BlockAsText, self.at);
-        let mut whole = vec![("type".into(), Node::Text(kind.to_owned().into()))];
-        whole.append(&mut self.fields);
-        Block::Text(Node::Object(whole).to_string())
-    }
-
-    fn note_unread(self, losses: &mut Losses) {
-        for (name, value) in &self.fields {
-            if !value.is_null() {
-                losses.note(LossKind::UnknownFieldIgnored, &self.at.field(name));
-            }
-        }
-    }
 }
 
 /// Whether a document is text already; one that has to be converted first cannot be shown.

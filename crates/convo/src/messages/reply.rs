@@ -4,7 +4,7 @@ use crate::error::ApiError;
 use crate::reply::{
     FinishReason, Reply, ReplyBlock, ReplyEnd, ReplyEvent, ReplyHead, Usage, parse_arguments,
 };
-use polar_types::ErrorClass;
+use crate::stream::out_of_turn;
 use polar_wire::messages::{ContentBlock, Delta, Message, MessageEnd, StreamEvent};
 use polar_wire::sse::{write_json, write_json_event};
 use serde_json::value::RawValue;
@@ -118,16 +118,6 @@ impl MessagesStream {
 
 fn write(out: &mut Vec<u8>, event: &StreamEvent<'_>) {
     write_json_event(out, Some(event.name()), event);
-}
-
-fn out_of_turn(index: u32) -> ApiError {
-    ApiError::new(
-        ErrorClass::Internal,
-        format!(
-            "arguments of tool call {index} came after the next block had begun; the engine's \
-             tool parser must finish a call before it begins another"
-        ),
-    )
 }
 
 pub(crate) fn unary(head: &ReplyHead, reply: &Reply, end: &ReplyEnd) -> Vec<u8> {

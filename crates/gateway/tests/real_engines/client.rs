@@ -47,8 +47,14 @@ impl Harness {
                 json!({"role": "assistant", "content": whole(&bytes)["content"]})
             }
             (Dialect::Messages, true) => messages_of_stream(&bytes),
+            (Dialect::Responses, false) => whole(&bytes)["output"].clone(),
+            (Dialect::Responses, true) => items_of_stream(&bytes),
         };
-        self.messages.push(reply);
+        match reply {
+            // The items of a reply.
+            Value::Array(items) => self.messages.extend(items),
+            message => self.messages.push(message),
+        }
         true
     }
 
@@ -56,6 +62,7 @@ impl Harness {
         match self.dialect {
             Dialect::Chat => "/v1/chat/completions",
             Dialect::Messages => "/v1/messages",
+            Dialect::Responses => "/v1/responses",
         }
     }
 
@@ -73,18 +80,28 @@ impl Harness {
             Dialect::Messages => {
                 json!({"name": name, "description": description, "input_schema": schema})
             }
+            Dialect::Responses => json!({
+                "type": "function", "name": name, "description": description, "parameters": schema,
+            }),
+        };
+        let (limit, conversation) = match self.dialect {
+            Dialect::Chat | Dialect::Messages => ("max_tokens", "messages"),
+            Dialect::Responses => ("max_output_tokens", "input"),
         };
         json!({
             "model": "any",
-            "max_tokens": 64,
+            limit: 64,
             "stream": self.stream,
-            "messages": self.messages,
+            conversation: self.messages,
             "tools": [tool],
         })
     }
 
     fn say(&mut self, text: &str) {
-        let calls = self.messages.last().map(call_ids).unwrap_or_default();
+        let calls = match self.dialect {
+            Dialect::Responses => open_call_items(&self.messages),
+            _ => self.messages.last().map(call_ids).unwrap_or_default(),
+        };
         match (self.dialect, calls.is_empty()) {
             (_, true) => self.messages.push(json!({"role": "user", "content": text})),
             (Dialect::Chat, false) => self.messages.extend(
@@ -92,6 +109,9 @@ impl Harness {
                     .into_iter()
                     .map(|id| json!({"role": "tool", "tool_call_id": id, "content": "cloudy"})),
             ),
+            (Dialect::Responses, false) => self.messages.extend(calls.into_iter().map(
+                |id| json!({"type": "function_call_output", "call_id": id, "output": "cloudy"}),
+            )),
             (Dialect::Messages, false) => {
                 let results: Vec<Value> = calls
                     .into_iter()
@@ -114,6 +134,23 @@ fn call_ids(message: &Value) -> Vec<Value> {
     let blocks = message["content"].as_array().into_iter().flatten();
     let used = blocks.filter(|block| block["type"] == "tool_use");
     chat.chain(used).map(|call| call["id"].clone()).collect()
+}
+
+/// Ids of the calls in the items at the end that the model has said.
+fn open_call_items(items: &[Value]) -> Vec<Value> {
+    let said = items.iter().rev().take_while(|item| {
+        item["role"] == "assistant"
+            || ["reasoning", "function_call"].iter().any(|kind| item["type"] == *kind)
+    });
+    let calls = said.filter(|item| item["type"] == "function_call");
+    let mut ids: Vec<Value> = calls.map(|call| call["call_id"].clone()).collect();
+    ids.reverse();
+    ids
+}
+
+fn items_of_stream(bytes: &[u8]) -> Value {
+    let done = events(bytes).into_iter().filter(|e| e["type"] == "response.output_item.done");
+    done.map(|event| event["item"].clone()).collect()
 }
 
 fn events(bytes: &[u8]) -> Vec<Value> {

@@ -47,6 +47,16 @@ macro_rules! engine_tests {
             }
 
             #[tokio::test]
+            async fn promise_2_twenty_responses_calls_unary() {
+                conversations::twenty_calls($kind, Dialect::Responses, false).await;
+            }
+
+            #[tokio::test]
+            async fn promise_2_twenty_responses_calls_streamed() {
+                conversations::twenty_calls($kind, Dialect::Responses, true).await;
+            }
+
+            #[tokio::test]
             async fn a_prompt_that_does_not_fit_is_told_with_its_numbers() {
                 faults::prompt_does_not_fit($kind).await;
             }
