@@ -80,6 +80,9 @@ async fn other_endpoints_are_answered_and_never_recorded() {
     assert_eq!(get("/v1/models/m").await.unwrap().status(), 200);
     assert_eq!(get("/v1/models/other").await.unwrap().status(), 404);
     assert_eq!(get("/v1/nothing").await.unwrap().status(), 404);
+    assert_eq!(get("/v1/responses").await.unwrap().status(), 404);
+    let told: Value = get("/v1/responses/resp_1").await.unwrap().json().await.unwrap();
+    assert!(told["error"]["message"].as_str().unwrap().contains("previous_response_id"));
     let head = rig.client.head(format!("{}/api/hello", rig.base)).send().await.unwrap();
     assert_eq!(head.status(), 200);
     let count = rig

@@ -220,7 +220,7 @@ async fn pinned_sampling_replaces_the_harnesss_and_is_recorded() {
     let session = rig.open_pinned("s", pins);
     for (path, mut body) in dialects(false) {
         body["temperature"] = json!(0.1);
-        body["max_tokens"] = json!(5);
+        limit(&mut body, 5);
         let (response, call) = rig.call(path, session.secret(), &body).await;
         let used = call.request.request.sampling.clone();
         assert_eq!(used.temperature, Some(1.0), "{path}");

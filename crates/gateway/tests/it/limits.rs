@@ -1,11 +1,11 @@
 //! Replies that would not fit into the window beside their prompt, before an engine that
 //! lowers such a limit and before one that refuses it.
 
-use crate::{HandEngine, Rig, dialects, within};
+use crate::{HandEngine, Rig, dialects, say, within};
 use polar_engine::{EngineOptions, connect};
 use polar_gateway::GatewayConfig;
 use polar_simulator::{SimulatorConfig, SimulatorHandle, serve};
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::sync::Arc;
 
 /// Room for the probe, and not for much else.
@@ -36,10 +36,10 @@ async fn a_limit_that_does_not_fit_beside_the_prompt_is_lowered_and_recorded() {
             for (path, mut body) in dialects(stream) {
                 // Less than all, all, and more than all of the window; and one that fits.
                 for limit in [WINDOW - 1, WINDOW, 10 * WINDOW, 3] {
-                    body["max_tokens"] = json!(limit);
+                    crate::limit(&mut body, limit);
                     let (status, text) = ask(&rig, path, session.secret(), &body).await;
                     assert_eq!(status, 200, "{path}, {limit}: {text}");
-                    assert!(!text.contains("error"), "{path}, {limit}: {text}");
+                    assert!(!text.contains("\"error\":{"), "{path}, {limit}: {text}");
                     asked.push(limit);
                 }
             }
@@ -62,8 +62,8 @@ async fn only_a_prompt_that_does_not_fit_itself_is_an_overflow() {
         let (rig, _simulator) = before_simulator(lowers_limits).await;
         let session = rig.open("s");
         for (path, mut body) in dialects(false) {
-            body["max_tokens"] = json!(WINDOW - 1);
-            body["messages"][0]["content"] = "word ".repeat(1000).into();
+            crate::limit(&mut body, WINDOW - 1);
+            say(&mut body, "word ".repeat(1000));
             let (status, text) = ask(&rig, path, session.secret(), &body).await;
             assert_eq!(status, 400, "{path}: {text}");
             let told = ["context_length_exceeded", "prompt is too long"];
@@ -81,7 +81,7 @@ async fn a_prompt_that_fills_the_window_to_the_last_token_is_an_overflow() {
         // Longer by one word a time until there is no room for a reply.
         let mut statuses = Vec::new();
         for words in 500..600 {
-            body["messages"][0]["content"] = "word ".repeat(words).into();
+            say(&mut body, "word ".repeat(words));
             let (status, text) = ask(&rig, path, session.secret(), &body).await;
             if status != 200 {
                 let told = ["context_length_exceeded", "prompt is too long"];

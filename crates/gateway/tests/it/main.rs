@@ -6,6 +6,7 @@ mod auth;
 mod capture;
 mod hand_engine;
 mod limits;
+mod responses;
 mod stream;
 
 use hand_engine::{HandEngine, HandedCall};
@@ -139,7 +140,38 @@ fn messages(stream: bool) -> Value {
     })
 }
 
+fn responses(stream: bool) -> Value {
+    json!({"model": "m", "max_output_tokens": 64, "stream": stream, "input": "hello"})
+}
+
 /// Path and body of a generation in each dialect.
-fn dialects(stream: bool) -> [(&'static str, Value); 2] {
-    [("/v1/chat/completions", chat(stream)), ("/v1/messages", messages(stream))]
+fn dialects(stream: bool) -> [(&'static str, Value); 3] {
+    [
+        ("/v1/chat/completions", chat(stream)),
+        ("/v1/messages", messages(stream)),
+        ("/v1/responses", responses(stream)),
+    ]
+}
+
+/// Says another text in a body of [`dialects`].
+fn say(body: &mut Value, text: String) {
+    match body.get_mut("input") {
+        Some(input) => *input = text.into(),
+        None => body["messages"][0]["content"] = text.into(),
+    }
+}
+
+/// Asks for another number of tokens in a body of [`dialects`].
+fn limit(body: &mut Value, tokens: u64) {
+    let field = if body.get("input").is_some() { "max_output_tokens" } else { "max_tokens" };
+    body[field] = tokens.into();
+}
+
+/// What stands at the end of a whole stream of a dialect, and of no other.
+fn end_mark(path: &str) -> &'static str {
+    match path {
+        "/v1/messages" => "message_stop",
+        "/v1/responses" => "response.completed",
+        _ => "[DONE]",
+    }
 }

@@ -35,8 +35,7 @@ async fn the_harness_gets_tokens_as_they_are_sampled() {
         call.text("second", &[11]);
         read_until(&mut body, &mut seen, "second").await;
         call.end(3, 2);
-        let last = if path.ends_with("messages") { "message_stop" } else { "[DONE]" };
-        read_until(&mut body, &mut seen, last).await;
+        read_until(&mut body, &mut seen, end_mark(path)).await;
         assert!(within("end", body.next()).await.is_none());
     }
 }
@@ -50,7 +49,11 @@ async fn silence_carries_keep_alives() {
     for (path, body) in dialects(true) {
         let (response, call) = rig.call(path, session.secret(), &body).await;
         let mut body = within("headers", response).await.unwrap().bytes_stream();
-        let wanted = if path.ends_with("messages") { "event: ping" } else { r#""delta":{}"# };
+        let wanted = match path {
+            "/v1/messages" => "event: ping",
+            "/v1/responses" => "event: response.in_progress",
+            _ => r#""delta":{}"#,
+        };
         read_until(&mut body, &mut String::new(), wanted).await;
         call.prompt(&[1]);
         call.end(1, 0);
@@ -62,15 +65,19 @@ async fn silence_carries_keep_alives() {
 async fn an_engine_that_refuses_becomes_a_status() {
     let rig = Rig::start().await;
     let session = rig.open("s");
-    for (class, chat_status, messages_status) in [
+    for (class, openai_status, messages_status) in [
         (ErrorClass::ContextOverflow, 400, 400),
         (ErrorClass::NotFound, 404, 404),
         (ErrorClass::Overloaded, 429, 529),
     ] {
         for stream in [false, true] {
-            for ((path, body), status) in
-                dialects(stream).into_iter().zip([chat_status, messages_status])
-            {
+            for (path, body) in dialects(stream) {
+                let told_in_the_stream = stream && class == ErrorClass::ContextOverflow;
+                let status = match path {
+                    "/v1/messages" => messages_status,
+                    "/v1/responses" if told_in_the_stream => 200,
+                    _ => openai_status,
+                };
                 rig.engine.refuse(engine_error(class, "because"));
                 let response = rig.post(path, session.secret(), &body).send().await.unwrap();
                 assert_eq!(response.status(), status, "{path} {class:?} stream: {stream}");
@@ -91,11 +98,11 @@ async fn an_engine_that_breaks_off_ends_the_stream_in_an_error() {
         call.fail(engine_error(ErrorClass::Unavailable, "engine died"));
         let text = within("body", within("headers", response).await.unwrap().text()).await.unwrap();
         assert!(text.contains("part") && text.contains("engine died"), "{text}");
-        assert!(!text.contains("message_stop") && !text.contains("finish_reason\":\"stop"));
+        assert!(!text.contains(end_mark(path)) && !text.contains("finish_reason\":\"stop"));
     }
     session.close().unwrap();
     let recorded = rig.recorded("s");
-    assert_eq!(recorded.calls().len(), 2);
+    assert_eq!(recorded.calls().len(), 3);
     for call in recorded.calls() {
         assert_eq!(call.meta.finish_reason, "error");
         assert_eq!(call.delivered, Some(false));

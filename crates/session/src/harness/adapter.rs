@@ -51,6 +51,8 @@ pub struct HarnessAdapter {
 pub enum Provider {
     /// OpenAI Chat Completions.
     OpenaiChat,
+    /// OpenAI Responses.
+    OpenaiResponses,
     /// Anthropic Messages.
     AnthropicMessages,
     /// Whichever it likes.
@@ -62,6 +64,7 @@ impl Provider {
     pub fn dialect(self) -> Option<&'static str> {
         match self {
             Self::OpenaiChat => Some("chat"),
+            Self::OpenaiResponses => Some("responses"),
             Self::AnthropicMessages => Some("messages"),
             Self::Any => None,
         }

@@ -4,8 +4,9 @@ use super::{AdapterError, HarnessAdapter};
 use polar_types::HarnessSpec;
 use std::path::Path;
 
-const SHIPPED: [(&str, &str); 3] = [
+const SHIPPED: [(&str, &str); 4] = [
     ("claude_code", include_str!("../../adapters/claude_code.yaml")),
+    ("codex", include_str!("../../adapters/codex.yaml")),
     ("pi", include_str!("../../adapters/pi.yaml")),
     ("shell", include_str!("../../adapters/shell.yaml")),
 ];

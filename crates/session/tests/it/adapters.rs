@@ -39,7 +39,7 @@ fn shipped_adapters_load() {
     let adapters = HarnessAdapter::list().unwrap();
     let names: Vec<_> = adapters.iter().map(|adapter| adapter.name.as_str()).collect();
     assert_eq!(names, HarnessAdapter::names());
-    assert_eq!(names, ["claude_code", "pi", "shell"]);
+    assert_eq!(names, ["claude_code", "codex", "pi", "shell"]);
     for adapter in &adapters {
         assert!(!adapter.description.is_empty(), "{} describes itself", adapter.name);
         let json = serde_json::to_value(adapter).unwrap();
@@ -152,7 +152,7 @@ fn a_missing_key_is_named() {
 #[test]
 fn an_unknown_name_lists_the_known_ones() {
     let error = HarnessAdapter::of_spec(&HarnessSpec::named("claude")).unwrap_err();
-    assert!(error.to_string().contains("claude_code, pi, shell"), "{error}");
+    assert!(error.to_string().contains("claude_code, codex, pi, shell"), "{error}");
 }
 
 #[test]
@@ -244,6 +244,37 @@ fn claude_code_gets_the_smallest_clean_set_up() {
     let all = render(&adapter, "Fix it", json!({"tools": "", "minimal": false}));
     assert!(!all.argv.iter().any(|arg| arg == "--tools"));
     assert!(!all.env.contains_key("CLAUDE_CODE_DISABLE_EXPERIMENTAL_BETAS"));
+}
+
+#[test]
+fn codex_gets_a_gateway_of_its_own_and_no_others() {
+    let adapter = HarnessAdapter::shipped("codex").unwrap();
+    let harness = render(&adapter, "Fix it", json!({"reasoning_effort": "high"}));
+    assert_eq!(harness.stdin, b"Fix it");
+    assert_eq!(harness.env["POLAR_API_KEY"], "polar-secret");
+    let [config] = harness.files.as_slice() else { panic!("one file") };
+    assert_eq!(config.path, format!("{}/config.toml", harness.env["CODEX_HOME"]));
+    for line in [
+        "model = \"polar\"",
+        "model_provider = \"polar\"",
+        "model_context_window = 32768",
+        "model_reasoning_effort = \"high\"",
+        "check_for_update_on_startup = false",
+        "web_search = \"disabled\"",
+        "enabled = false",
+        "base_url = \"http://127.0.0.1:9000/v1\"",
+        "wire_api = \"responses\"",
+    ] {
+        assert!(config.content.lines().any(|said| said == line), "{line}: {}", config.content);
+    }
+    let disabled = |name: &str| harness.argv.windows(2).any(|w| w == ["--disable", name]);
+    assert!(disabled("plugins") && disabled("multi_agent") && disabled("goals"));
+    assert!(!config.content.contains("polar-secret"), "the secret is in no file");
+    assert!(!harness.argv.iter().any(|arg| arg.contains("polar-secret")), "nor in arguments");
+
+    let all = render(&adapter, "Fix it", json!({"minimal": false}));
+    assert!(!all.argv.iter().any(|arg| arg == "multi_agent"));
+    assert!(!all.files[0].content.contains("model_reasoning_effort"));
 }
 
 #[test]

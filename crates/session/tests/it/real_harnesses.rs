@@ -35,3 +35,8 @@ async fn pi_works_and_makes_one_trace() {
 async fn claude_code_works_and_makes_one_trace() {
     passes_everything("claude_code").await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn codex_works_and_makes_one_trace() {
+    passes_everything("codex").await;
+}
