@@ -1,4 +1,4 @@
-//! From a request's bytes to a [`Request`]: the entry and what both dialects share.
+//! From a request's bytes to a [`Request`]: the entry and what all dialects share.
 //!
 //! Requests are read as a tree that borrows from the body and is taken apart by moving, so
 //! texts are copied once and every error can name the path of its field. The path is only
@@ -205,7 +205,7 @@ pub(crate) fn check_blocks(role: Role, blocks: &[Block], at: &Path<'_>) -> Resul
     Ok(())
 }
 
-/// What both dialects ask of a whole request.
+/// What Chat and Messages ask of a whole request.
 pub(crate) fn check_request(request: &Request) -> Result<(), DecodeError> {
     let root = Path::Root;
     if request.model.is_empty() {

@@ -103,7 +103,7 @@ pub struct Sampling {
 }
 
 impl Sampling {
-    /// Says what both dialects mean by saying nothing: the policy's own distribution, whole.
+    /// Says what all dialects mean by saying nothing: the policy's own distribution, whole.
     /// Engines have other defaults, some from the model's files, so that without this the record
     /// would not hold what was used.
     pub fn say_defaults(&mut self) {

@@ -1,7 +1,7 @@
 //! Which session a request belongs to.
 //!
 //! The secret is accepted where each harness can put it: in the path
-//! (`/s/<secret>/…`), as the API key of either dialect (`Authorization: Bearer`,
+//! (`/s/<secret>/…`), as the API key of any dialect (`Authorization: Bearer`,
 //! `x-api-key`), or in `polar-session`. The path wins, since it is the one place that
 //! no harness overrides with a key of its own.
 
