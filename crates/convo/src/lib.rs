@@ -36,6 +36,6 @@ pub use reply::{FinishReason, Reply, ReplyBlock, ReplyEnd, ReplyEvent, ReplyHead
 pub use request::{
     Block, Dialect, ImageSource, Message, Request, Role, Sampling, Tool, ToolChoice,
 };
-pub use responses::history::{Place, ResponsesHistory};
+pub use responses::history::{OpenTurn, ResponsesHistory};
 pub use responses::terms::ResponsesTerms;
 pub use stream::{StreamEncoder, unary_body};

@@ -306,12 +306,14 @@ fn arguments() -> impl Strategy<Value = Vec<String>> {
 
 /// Arguments for tools that a client of Responses knows in another form.
 fn client_arguments() -> impl Strategy<Value = Vec<String>> {
-    let input =
-        ("[a-z{}\"\\\\\n\u{1}ß]{0,12}", "[ \n]{0,2}", 0usize..30).prop_map(|(text, space, cut)| {
+    let input = ("[a-z{}\"\\\\\n\u{1}ß]{0,12}", "[ \n]{0,2}", 0usize..30, any::<bool>()).prop_map(
+        |(text, space, cut, ends)| {
             let whole = format!("{{{space}\"input\":{space}{}{space}}}", json!(text));
             let cut = whole.char_indices().nth(cut).map_or(whole.len(), |(at, _)| at);
-            vec![whole[..cut].to_owned(), whole[cut..].to_owned()]
-        });
+            let rest = if ends { &whole[cut..] } else { "" };
+            vec![whole[..cut].to_owned(), rest.to_owned()]
+        },
+    );
     let command = prop::option::of(0u64..99).prop_map(|timeout| {
         vec![json!({"command": ["ls", "-l"], "timeout_ms": timeout}).to_string()]
     });

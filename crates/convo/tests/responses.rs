@@ -9,9 +9,8 @@
 )]
 
 use polar_convo::{
-    ApiError, Dialect, FinishReason, LossKind, Place, Reply, ReplyBlock, ReplyEnd, ReplyEvent,
-    ReplyHead, Request, ResponsesHistory, Usage, chat_messages, chat_tools, error_response,
-    unary_body,
+    ApiError, Dialect, FinishReason, LossKind, Reply, ReplyBlock, ReplyEnd, ReplyEvent, ReplyHead,
+    Request, ResponsesHistory, Usage, chat_messages, chat_tools, error_response, unary_body,
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -64,10 +63,10 @@ fn answer(
     blocks: Vec<ReplyBlock>,
 ) -> Value {
     let request = history.decode_request(body.to_string().as_bytes()).unwrap();
-    let place: Place = history.begin(&request);
+    let asked = history.begin(&request);
     let terms = request.responses.clone().unwrap();
     let told = told(&request, id, blocks.clone());
-    history.remember(id, place, &terms, &Reply { blocks });
+    history.remember(id, asked, &terms, &Reply { blocks });
     told
 }
 
@@ -374,6 +373,37 @@ fn promise_8_a_history_sent_again_and_again_is_kept_once() {
     // Grows by the same with each turn.
     let growth: Vec<_> = size.windows(2).map(|pair| pair[1] - pair[0]).collect();
     assert!(growth.iter().all(|bytes| *bytes < 2000), "{growth:?}");
+}
+
+#[test]
+fn promise_8_nothing_is_kept_of_requests_without_a_reply() {
+    let mut history = ResponsesHistory::default();
+    let ask = |history: &mut ResponsesHistory, text: &str| {
+        let body =
+            body(json!([{"role": "user", "content": "same"}, {"role": "user", "content": text}]));
+        let request = history.decode_request(body.to_string().as_bytes()).unwrap();
+        history.begin(&request)
+    };
+    let size = |history: &ResponsesHistory| format!("{history:?}").matches("message:").count();
+    for number in 0..20 {
+        let asked = ask(&mut history, &format!("too long {number}"));
+        assert_eq!(size(&history), 2);
+        history.forget(asked);
+        assert_eq!(size(&history), 0);
+    }
+    // What others still need stays: a request that waits for its reply, and a reply.
+    let (one, other) = (ask(&mut history, "a"), ask(&mut history, "a"));
+    history.forget(one);
+    assert_eq!(size(&history), 2);
+    let terms = decode(&body(json!("a"))).responses.unwrap();
+    let reply = Reply { blocks: vec![ReplyBlock::Text("yes".to_owned())] };
+    history.remember("resp_ab", other, &terms, &reply);
+    let failed = ask(&mut history, "b");
+    history.forget(failed);
+    assert_eq!(size(&history), 3);
+    let next = with(body(json!("go on")), "previous_response_id", json!("resp_ab"));
+    let next = history.decode_request(next.to_string().as_bytes()).unwrap();
+    assert_eq!(chat_messages(&next).len(), 4);
 }
 
 proptest! {

@@ -8,8 +8,8 @@ use crate::session::{Session, SharedCall, lock};
 use bytes::Bytes;
 use futures_util::{FutureExt, Stream, StreamExt};
 use polar_convo::{
-    ApiError, FinishReason, Place, ReplyEnd, ReplyEvent, ReplyHead, Request, ResponsesTerms,
-    StreamEncoder,
+    ApiError, FinishReason, OpenTurn, Reply, ReplyEnd, ReplyEvent, ReplyHead, Request,
+    ResponsesTerms, StreamEncoder,
 };
 use polar_engine::{EngineEnd, EngineError, EngineEvent, EngineStream};
 use polar_types::ErrorClass;
@@ -44,19 +44,36 @@ pub(crate) enum Step {
     Failed(ApiError),
 }
 
-/// What a later request may refer to once a call is answered.
+/// What a later request may refer to once a call is answered. Until then its turn is held in
+/// the session's history.
 pub(crate) struct Answered {
+    session: Arc<Session>,
     reply_id: String,
-    place: Place,
+    asked: Option<OpenTurn>,
     terms: Arc<ResponsesTerms>,
 }
 
 impl Answered {
     /// None for a dialect whose requests never refer to earlier ones.
-    pub(crate) fn new(session: &Session, head: &ReplyHead, request: &Request) -> Option<Self> {
+    pub(crate) fn new(session: &Arc<Session>, head: &ReplyHead, request: &Request) -> Option<Self> {
         let terms = request.responses.clone()?;
-        let place = lock(&session.responses).begin(request);
-        Some(Self { reply_id: head.id.clone(), place, terms })
+        let asked = Some(lock(&session.responses).begin(request));
+        Some(Self { session: session.clone(), reply_id: head.id.clone(), asked, terms })
+    }
+
+    fn by(mut self, reply: &Reply) {
+        if let Some(asked) = self.asked.take() {
+            let mut history = lock(&self.session.responses);
+            history.remember(&self.reply_id, asked, &self.terms, reply);
+        }
+    }
+}
+
+impl Drop for Answered {
+    fn drop(&mut self) {
+        if let Some(asked) = self.asked.take() {
+            lock(&self.session.responses).forget(asked);
+        }
     }
 }
 
@@ -201,8 +218,8 @@ impl Driver {
         match self.session.append(&call.into_record(&end)) {
             Ok(index) => {
                 self.recorded = Some(index);
-                if let Some((Answered { reply_id, place, terms }, reply)) = answered {
-                    lock(&self.session.responses).remember(&reply_id, place, &terms, &reply);
+                if let Some((answered, reply)) = answered {
+                    answered.by(&reply);
                 }
                 Step::End(ReplyEnd {
                     finish: end.finish,

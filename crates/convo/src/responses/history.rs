@@ -18,25 +18,32 @@ use std::collections::HashMap;
 /// What one session remembers.
 #[derive(Debug, Default)]
 pub struct ResponsesHistory {
-    turns: Vec<Turn>,
+    turns: HashMap<TurnId, Turn>,
+    next_turn: TurnId,
     /// Turns that begin a conversation.
-    beginnings: Vec<usize>,
-    /// Ids of replies that were kept, with their place in `turns`.
-    replies: HashMap<String, usize>,
+    beginnings: Vec<TurnId>,
+    /// Ids of replies that were kept, with their turns.
+    replies: HashMap<String, TurnId>,
     /// Arguments as sampled, by call id.
     sampled: HashMap<String, String>,
 }
 
+type TurnId = u64;
+
 #[derive(Debug)]
 struct Turn {
-    before: Option<usize>,
+    before: Option<TurnId>,
     message: Message,
-    next: Vec<usize>,
+    next: Vec<TurnId>,
+    /// Replies that end here, and requests that end here and have none yet. A turn with nothing
+    /// after it that nothing holds is forgotten.
+    held: u32,
 }
 
-/// Where in the remembered conversations a request ends; its reply comes after it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place(Option<usize>);
+/// Where in the remembered conversations a request ends that has no reply yet.
+#[derive(Debug)]
+#[must_use = "a place is held until it is given back"]
+pub struct OpenTurn(Option<TurnId>);
 
 impl ResponsesHistory {
     /// Reads a generation request, which may refer to earlier replies.
@@ -44,19 +51,21 @@ impl ResponsesHistory {
         super::decode::decode(json_object(body)?, self)
     }
 
-    /// Notes what a request says, if its conversation is to be kept.
-    pub fn begin(&mut self, request: &Request) -> Place {
+    /// Notes what a request says, if its conversation is to be kept. Ends with
+    /// [`Self::remember`] or [`Self::forget`].
+    pub fn begin(&mut self, request: &Request) -> OpenTurn {
         let terms = match &request.responses {
             Some(terms) if terms.store => terms,
-            _ => return Place(None),
+            _ => return OpenTurn(None),
         };
         let said = request.messages.iter().skip(terms.instructions);
-        Place(said.fold(None, |before, message| Some(self.turn(before, message))))
+        let turn = said.fold(None, |before, message| Some(self.turn(before, message)));
+        self.hold(turn);
+        OpenTurn(turn)
     }
 
-    /// Notes the reply to the request that ends at `place`. To be called before the client gets
-    /// to know of the reply's end.
-    pub fn remember(&mut self, id: &str, place: Place, terms: &ResponsesTerms, reply: &Reply) {
+    /// Notes the reply to a request. To be called before the client gets to know of its end.
+    pub fn remember(&mut self, id: &str, asked: OpenTurn, terms: &ResponsesTerms, reply: &Reply) {
         for block in &reply.blocks {
             if let ReplyBlock::ToolCall { id, name, arguments, .. } = block
                 && respelled(terms, name, arguments).is_some_and(|other| other != *arguments)
@@ -64,10 +73,27 @@ impl ResponsesHistory {
                 self.sampled.insert(id.clone(), arguments.clone());
             }
         }
-        if place.0.is_some() {
+        if asked.0.is_some() {
             let message = Message::new(Role::Assistant, reply.blocks.iter().map(block).collect());
-            let turn = self.turn(place.0, &message);
+            let turn = self.turn(asked.0, &message);
+            self.hold(Some(turn));
             self.replies.insert(id.to_owned(), turn);
+        }
+        self.forget(asked);
+    }
+
+    /// Notes that a request gets no reply, so that what it alone has said is not kept.
+    pub fn forget(&mut self, asked: OpenTurn) {
+        let mut at = asked.0;
+        if let Some(turn) = at.and_then(|id| self.turns.get_mut(&id)) {
+            turn.held = turn.held.saturating_sub(1);
+        }
+        while let Some(id) = at {
+            let idle = |turn: &Turn| turn.held == 0 && turn.next.is_empty();
+            let Some(turn) = self.turns.get(&id).filter(|turn| idle(turn)) else { return };
+            at = turn.before;
+            self.siblings(at).retain(|turn| *turn != id);
+            self.turns.remove(&id);
         }
     }
 
@@ -75,7 +101,7 @@ impl ResponsesHistory {
     pub(super) fn conversation(&self, reply_id: &str) -> Option<Vec<Message>> {
         let mut at = Some(*self.replies.get(reply_id)?);
         let mut messages = Vec::new();
-        while let Some(turn) = at.and_then(|at| self.turns.get(at)) {
+        while let Some(turn) = at.and_then(|at| self.turns.get(&at)) {
             messages.push(turn.message.clone());
             at = turn.before;
         }
@@ -86,7 +112,7 @@ impl ResponsesHistory {
     /// What an item of a kept reply says.
     pub(super) fn item(&self, item_id: &str) -> Option<&Block> {
         let (reply_id, index) = reply_of(item_id)?;
-        let turn = self.turns.get(*self.replies.get(&reply_id)?)?;
+        let turn = self.turns.get(self.replies.get(&reply_id)?)?;
         turn.message.blocks.get(index)
     }
 
@@ -96,21 +122,35 @@ impl ResponsesHistory {
     }
 
     /// The turn of that message after another, made if need be.
-    fn turn(&mut self, before: Option<usize>, message: &Message) -> usize {
-        let known = match before {
-            Some(before) => &self.turns[before].next,
-            None => &self.beginnings,
+    fn turn(&mut self, before: Option<TurnId>, message: &Message) -> TurnId {
+        let said = |id: &TurnId| self.turns.get(id).is_some_and(|turn| turn.message == *message);
+        let known = match before.and_then(|before| self.turns.get(&before)) {
+            Some(before) => before.next.iter().find(|id| said(id)),
+            None => self.beginnings.iter().find(|id| said(id)),
         };
-        if let Some(turn) = known.iter().find(|turn| self.turns[**turn].message == *message) {
+        if let Some(turn) = known {
             return *turn;
         }
-        let turn = self.turns.len();
-        self.turns.push(Turn { before, message: message.clone(), next: Vec::new() });
-        match before {
-            Some(before) => self.turns[before].next.push(turn),
-            None => self.beginnings.push(turn),
+        let id = self.next_turn;
+        self.next_turn += 1;
+        let turn = Turn { before, message: message.clone(), next: Vec::new(), held: 0 };
+        self.turns.insert(id, turn);
+        self.siblings(before).push(id);
+        id
+    }
+
+    fn hold(&mut self, turn: Option<TurnId>) {
+        if let Some(turn) = turn.and_then(|id| self.turns.get_mut(&id)) {
+            turn.held += 1;
         }
-        turn
+    }
+
+    /// The turns that come after one, or that begin a conversation.
+    fn siblings(&mut self, before: Option<TurnId>) -> &mut Vec<TurnId> {
+        match before.and_then(|id| self.turns.get_mut(&id)) {
+            Some(turn) => &mut turn.next,
+            None => &mut self.beginnings,
+        }
     }
 }
 

@@ -78,29 +78,13 @@ impl<'h> Conversation<'h> {
                 };
                 self.say(vec![call], id.as_deref(), at, losses);
             }
-            "function_call_output" | "custom_tool_call_output" | "local_shell_call_output" => {
-                let call_id = match (fields.optional_string("call_id")?, id) {
-                    (Some(call_id), _) => call_id,
-                    (None, Some(id)) if kind == "local_shell_call_output" => id,
-                    _ => {
-                        let at = at.field("call_id");
-                        return Err(at.missing("send the id of the call it answers"));
-                    }
-                };
-                let content = content(fields.take("output")?, &at.field("output"), losses)?;
-                let result = Block::ToolResult { call_id, content, is_error: false };
-                self.push(Message::new(Role::Tool, vec![result]));
+            "function_call_output" | "custom_tool_call_output" => {
+                self.output(&mut fields, None, losses)?;
             }
+            // The one output that may name its call by its own id.
+            "local_shell_call_output" => self.output(&mut fields, id, losses)?,
             "item_reference" => self.reference(id, at, losses)?,
-            "additional_tools" => {
-                if position > 0 {
-                    losses.note(LossKind::ToolDeferLoadingIgnored, at);
-                }
-                // The one role that may offer tools.
-                fields.fields.retain(|(name, value)| name != "role" || !value.is_text("developer"));
-                let tools_at = at.field("tools");
-                self.offered.add_all(fields.take("tools")?, &tools_at, losses)?;
-            }
+            "additional_tools" => self.tools(&mut fields, position, losses)?,
             other => {
                 return Err(kind_at.error(
                     format!("is {other:?}, which cannot be shown to this model"),
@@ -110,6 +94,37 @@ impl<'h> Conversation<'h> {
         }
         fields.note_unread(losses);
         Ok(())
+    }
+
+    fn output(
+        &mut self,
+        fields: &mut BlockFields<'_, '_>,
+        id: Option<String>,
+        losses: &mut Losses,
+    ) -> Result<(), DecodeError> {
+        let at = fields.at;
+        let call_id = fields.optional_string("call_id")?.or(id);
+        let call_id = call_id
+            .ok_or_else(|| at.field("call_id").missing("send the id of the call it answers"))?;
+        let content = content(fields.take("output")?, &at.field("output"), losses)?;
+        let result = Block::ToolResult { call_id, content, is_error: false };
+        self.push(Message::new(Role::Tool, vec![result]));
+        Ok(())
+    }
+
+    fn tools(
+        &mut self,
+        fields: &mut BlockFields<'_, '_>,
+        position: usize,
+        losses: &mut Losses,
+    ) -> Result<(), DecodeError> {
+        let at = fields.at;
+        if position > 0 {
+            losses.note(LossKind::ToolDeferLoadingIgnored, at);
+        }
+        // The one role that may offer tools.
+        fields.fields.retain(|(name, value)| name != "role" || !value.is_text("developer"));
+        self.offered.add_all(fields.take("tools")?, &at.field("tools"), losses)
     }
 
     fn message(
