@@ -7,7 +7,7 @@
 use crate::error::ApiError;
 use crate::loss::{Loss, LossKind};
 use crate::{
-    Block, Dialect, Request, ResponsesHistory, Role, ToolChoice, chat, messages, responses,
+    Block, Dialect, Request, ResponsesHistory, Role, ToolChoice, chat, google, messages, responses,
 };
 use polar_types::ErrorClass;
 use polar_wire::json::{Fields, Node};
@@ -39,13 +39,15 @@ impl From<DecodeError> for ApiError {
 
 impl Dialect {
     /// Reads a generation request that stands for itself. One of Responses may refer to earlier
-    /// replies, see [`ResponsesHistory::decode_request`].
+    /// replies, see [`ResponsesHistory::decode_request`]. In Google's dialect the address says
+    /// which model is asked for and whether as a stream, which the caller adds.
     pub fn decode_request(self, body: &[u8]) -> Result<Request, DecodeError> {
         let body = json_object(body)?;
         match self {
             Self::Chat => chat::decode::decode(body),
             Self::Messages => messages::decode::decode(body, messages::decode::Purpose::Generate),
             Self::Responses => responses::decode::decode(body, &ResponsesHistory::default()),
+            Self::Google => google::decode::decode(body),
         }
     }
 
@@ -57,6 +59,7 @@ impl Dialect {
             Self::Chat => chat::decode::decode(body),
             Self::Messages => messages::decode::decode(body, messages::decode::Purpose::Count),
             Self::Responses => responses::decode::decode(body, &ResponsesHistory::default()),
+            Self::Google => google::decode::decode_count(body),
         }
     }
 }
@@ -203,6 +206,25 @@ pub(crate) fn check_blocks(role: Role, blocks: &[Block], at: &Path<'_>) -> Resul
         }
     }
     Ok(())
+}
+
+/// Writes down what chat messages cannot tell of the blocks of one message.
+pub(crate) fn note_order(role: Role, blocks: &[Block], at: &Path<'_>, losses: &mut Losses) {
+    if role != Role::Assistant {
+        let texts = |pair: &[Block]| matches!(pair, [Block::Text(_), Block::Text(_)]);
+        if blocks.windows(2).any(texts) {
+            losses.note(LossKind::TextBlocksJoined, at);
+        }
+        return;
+    }
+    let rank = |block: &Block| match block {
+        Block::Reasoning { .. } => 0,
+        Block::ToolCall { .. } => 2,
+        _ => 1,
+    };
+    if !blocks.is_sorted_by_key(rank) {
+        losses.note(LossKind::BlockOrderFlattened, at);
+    }
 }
 
 /// What Chat and Messages ask of a whole request.

@@ -5,7 +5,7 @@
 //! status decides the mapping: they retry 429, 529 and 5xx, compact on a context overflow that is
 //! worded like the vendor's, and give up on other 4xx.
 
-use crate::{Dialect, chat, messages, responses};
+use crate::{Dialect, chat, google, messages, responses};
 use polar_types::ErrorClass;
 
 /// What went wrong with a call.
@@ -51,7 +51,8 @@ impl ApiError {
             ErrorClass::NotFound,
             format!(
                 "{method} {path} is not served here; generation is POST /v1/chat/completions, \
-                 POST /v1/messages or POST /v1/responses, models are at GET /v1/models"
+                 POST /v1/messages, POST /v1/responses or \
+                 POST /v1beta/models/{{model}}:generateContent, models are at GET /v1/models"
             ),
         )
     }
@@ -64,7 +65,7 @@ impl ApiError {
     }
 
     /// Whole seconds for a `retry-after` header: what was set, else the class's default.
-    fn retry_after_seconds(&self) -> Option<u64> {
+    pub(crate) fn retry_after_seconds(&self) -> Option<u64> {
         let default = match self.class {
             ErrorClass::RateLimited => 2.0,
             // Long enough that a client's few tries outlast a weight update.
@@ -97,6 +98,7 @@ pub fn error_response(dialect: Dialect, error: &ApiError) -> ErrorResponse {
         Dialect::Chat => chat::error::status_and_body(error),
         Dialect::Messages => messages::error::status_and_body(error),
         Dialect::Responses => responses::error::status_and_body(error),
+        Dialect::Google => google::error::status_and_body(error),
     };
     let mut headers = vec![("content-type", "application/json".to_owned())];
     if let Some(seconds) = error.retry_after_seconds() {

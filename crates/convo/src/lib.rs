@@ -12,6 +12,7 @@
 //! `models`; the modules at this level hold what all dialects share and dispatch to them.
 
 mod chat;
+mod google;
 mod messages;
 mod responses;
 
@@ -29,6 +30,7 @@ pub use engine_chat::{
     apply_pins, chat_messages, chat_tool_choice, chat_tools, encode_engine_chat, reply_message,
 };
 pub use error::{ApiError, ContextUse, ErrorResponse, error_response};
+pub use google::terms::{GoogleFraming, GoogleTerms};
 pub use loss::{Loss, LossKind};
 pub use messages::reply::UNPARSED_ARGUMENTS;
 pub use models::{ModelInfo, model_body, models_body, token_count_body};

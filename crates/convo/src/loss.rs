@@ -32,6 +32,14 @@ pub enum LossKind {
     TextBlocksJoined,
     /// The order between reasoning, text and calls of one turn; engines take each kind together.
     BlockOrderFlattened,
+    /// A thought signature of another server, or one that stands with no part of the model's.
+    ThoughtSignatureDropped,
+    /// The name of a tool in its result, where it differs from the call's; the id pairs them.
+    ToolResultNameDropped,
+    /// The wish to have calls checked against their schemas while they are sampled.
+    ToolCheckIgnored,
+    /// Thresholds of filters that the engine does not have.
+    SafetySettingsIgnored,
     /// `developer` messages given to the model as `system`, the role templates know.
     DeveloperAsSystem,
     /// The wish for longer or shorter replies.
@@ -70,6 +78,10 @@ impl LossKind {
             Self::BlockAsText => "block_as_text",
             Self::TextBlocksJoined => "text_blocks_joined",
             Self::BlockOrderFlattened => "block_order_flattened",
+            Self::ThoughtSignatureDropped => "thought_signature_dropped",
+            Self::ToolResultNameDropped => "tool_result_name_dropped",
+            Self::ToolCheckIgnored => "tool_check_ignored",
+            Self::SafetySettingsIgnored => "safety_settings_ignored",
             Self::DeveloperAsSystem => "developer_as_system",
             Self::VerbosityIgnored => "verbosity_ignored",
             Self::HostedToolNotOffered => "hosted_tool_not_offered",

@@ -1,6 +1,6 @@
 //! Answers to requests that generate nothing.
 
-use crate::{Dialect, chat, messages};
+use crate::{Dialect, chat, google, messages};
 use polar_wire::messages::TokenCount;
 use polar_wire::sse::write_json;
 
@@ -19,6 +19,7 @@ pub fn models_body(dialect: Dialect, models: &[ModelInfo]) -> Vec<u8> {
     match dialect {
         Dialect::Chat | Dialect::Responses => chat::models::write_list(models, &mut out),
         Dialect::Messages => messages::models::write_list(models, &mut out),
+        Dialect::Google => google::models::write_list(models, &mut out),
     }
     out
 }
@@ -29,13 +30,18 @@ pub fn model_body(dialect: Dialect, model: &ModelInfo) -> Vec<u8> {
     match dialect {
         Dialect::Chat | Dialect::Responses => chat::models::write_one(model, &mut out),
         Dialect::Messages => messages::models::write_one(model, &mut out),
+        Dialect::Google => google::models::write_one(model, &mut out),
     }
     out
 }
 
-/// Body of `POST /v1/messages/count_tokens`.
-pub fn token_count_body(input_tokens: u64) -> Vec<u8> {
+/// Answer to the question how many tokens a prompt has: Google's in Google's dialect, in all
+/// others Anthropic's, since OpenAI's has no such question.
+pub fn token_count_body(dialect: Dialect, input_tokens: u64) -> Vec<u8> {
     let mut out = Vec::new();
-    write_json(&mut out, &TokenCount { input_tokens });
+    match dialect {
+        Dialect::Google => google::models::write_count(input_tokens, &mut out),
+        _ => write_json(&mut out, &TokenCount { input_tokens }),
+    }
     out
 }

@@ -1,6 +1,7 @@
 //! What an engine answers, in one shape for all dialects.
 
 use crate::ResponsesTerms;
+use crate::google::terms::GoogleTerms;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use std::sync::Arc;
@@ -18,6 +19,8 @@ pub struct ReplyHead {
     pub prompt_tokens: Option<u64>,
     /// What a Responses request says about the form of its reply.
     pub responses: Option<Arc<ResponsesTerms>>,
+    /// What a request of Google's dialect says about the form of its reply.
+    pub google: GoogleTerms,
 }
 
 /// A piece of a reply as the engine samples it.

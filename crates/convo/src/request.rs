@@ -1,6 +1,7 @@
 //! What a harness asks for, in one shape for all dialects.
 
 use crate::ResponsesTerms;
+use crate::google::terms::GoogleTerms;
 use crate::loss::Loss;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -16,6 +17,8 @@ pub enum Dialect {
     Messages,
     /// OpenAI Responses.
     Responses,
+    /// Google generateContent.
+    Google,
 }
 
 impl Dialect {
@@ -25,6 +28,7 @@ impl Dialect {
             Self::Chat => "chat",
             Self::Messages => "messages",
             Self::Responses => "responses",
+            Self::Google => "google",
         }
     }
 }
@@ -50,6 +54,8 @@ pub struct Request {
     pub include_usage: bool,
     /// What a Responses request says about the form of its reply.
     pub responses: Option<Arc<ResponsesTerms>>,
+    /// What a request of Google's dialect says about the form of its reply.
+    pub google: GoogleTerms,
     /// Fields carried to the engine as they are, in the engine's own (Chat) spelling.
     pub rest: Map<String, Value>,
     /// Fields kept for the record but not sent: labels without effect on sampling, for example
@@ -72,6 +78,7 @@ impl Request {
             stream: false,
             include_usage: false,
             responses: None,
+            google: GoogleTerms::default(),
             rest: Map::new(),
             unsent: Map::new(),
             losses: Vec::new(),

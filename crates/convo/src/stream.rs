@@ -2,10 +2,11 @@
 
 use crate::chat::reply::ChatStream;
 use crate::error::ApiError;
+use crate::google::reply::GoogleStream;
 use crate::messages::reply::MessagesStream;
 use crate::reply::{FinishReason, Reply, ReplyEnd, ReplyEvent, ReplyHead};
 use crate::responses::reply::ResponsesStream;
-use crate::{Dialect, Request, chat, messages, responses};
+use crate::{Dialect, Request, chat, google, messages, responses};
 use polar_types::ErrorClass;
 
 /// Writes one reply as a stream of the harness's dialect.
@@ -24,6 +25,7 @@ enum Writer {
     Chat(ChatStream),
     Messages(MessagesStream),
     Responses(ResponsesStream),
+    Google(GoogleStream),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,6 +42,7 @@ impl StreamEncoder {
             Dialect::Chat => Writer::Chat(ChatStream::new(head, request.include_usage)),
             Dialect::Messages => Writer::Messages(MessagesStream::new(head)),
             Dialect::Responses => Writer::Responses(ResponsesStream::new(head)),
+            Dialect::Google => Writer::Google(GoogleStream::new(head)),
         };
         Self { writer, phase: Phase::Waiting }
     }
@@ -48,7 +51,7 @@ impl StreamEncoder {
     /// [`StreamEncoder::start`].
     pub fn set_prompt_tokens(&mut self, tokens: u64) {
         match &mut self.writer {
-            Writer::Chat(_) | Writer::Responses(_) => {}
+            Writer::Chat(_) | Writer::Responses(_) | Writer::Google(_) => {}
             Writer::Messages(writer) => writer.set_prompt_tokens(tokens),
         }
     }
@@ -63,13 +66,14 @@ impl StreamEncoder {
             Writer::Chat(writer) => writer.start(out),
             Writer::Messages(writer) => writer.start(out),
             Writer::Responses(writer) => writer.start(out),
+            Writer::Google(writer) => writer.start(out),
         }
     }
 
     /// Takes the next event in. Events in which nothing is new are left out: engines send them
     /// for tokens their parsers hold back, and strict clients stumble over them.
     ///
-    /// In Messages and Responses a call's arguments must come before the next block begins; if an engine mixes
+    /// In all dialects but Chat a call's arguments must come before the next block begins; if an engine mixes
     /// calls, the stream ends with an error rather than with a call that lost its arguments.
     pub fn event(&mut self, event: &ReplyEvent, out: &mut Vec<u8>) {
         if event.is_empty() || self.phase == Phase::Closed {
@@ -83,6 +87,7 @@ impl StreamEncoder {
             }
             Writer::Messages(writer) => writer.event(event, out),
             Writer::Responses(writer) => writer.event(event, out),
+            Writer::Google(writer) => writer.event(event, out),
         };
         if let Err(error) = written {
             self.error(&error, out);
@@ -98,6 +103,7 @@ impl StreamEncoder {
             // Its clients want to see the beginning first, which is a sign of life as well.
             Writer::Responses(_) if self.phase == Phase::Waiting => self.start(out),
             Writer::Responses(writer) => writer.keep_alive(out),
+            Writer::Google(writer) => writer.keep_alive(out),
         }
     }
 
@@ -116,6 +122,7 @@ impl StreamEncoder {
             Writer::Chat(writer) => writer.end(end, out),
             Writer::Messages(writer) => writer.end(end, out),
             Writer::Responses(writer) => writer.end(end, out),
+            Writer::Google(writer) => writer.end(end, out),
         }
     }
 
@@ -127,11 +134,13 @@ impl StreamEncoder {
         if matches!(self.writer, Writer::Responses(_)) {
             self.start(out);
         }
+        let begun = self.phase == Phase::Open;
         self.phase = Phase::Closed;
         match &mut self.writer {
             Writer::Chat(_) => ChatStream::error(error, out),
             Writer::Messages(_) => MessagesStream::error(error, out),
             Writer::Responses(writer) => writer.error(error, out),
+            Writer::Google(writer) => writer.error(error, begun, out),
         }
     }
 
@@ -168,6 +177,7 @@ pub fn unary_body(dialect: Dialect, head: &ReplyHead, reply: &Reply, end: &Reply
         Dialect::Chat => chat::reply::unary(head, reply, end),
         Dialect::Messages => messages::reply::unary(head, reply, end),
         Dialect::Responses => responses::reply::unary(head, reply, end),
+        Dialect::Google => google::reply::unary(head, reply, end),
     }
 }
 

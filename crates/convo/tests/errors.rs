@@ -134,6 +134,50 @@ fn every_class_has_a_status_a_type_and_a_retry_hint_in_each_dialect() {
 }
 
 #[test]
+fn every_class_has_a_status_of_google() {
+    use ErrorClass as C;
+    for (class, code, status, retry) in [
+        (C::Invalid, 400, "INVALID_ARGUMENT", None),
+        (C::ContextOverflow, 400, "INVALID_ARGUMENT", None),
+        (C::Unauthenticated, 401, "UNAUTHENTICATED", None),
+        (C::NotFound, 404, "NOT_FOUND", None),
+        (C::Conflict, 409, "ABORTED", None),
+        (C::TooLarge, 413, "INVALID_ARGUMENT", None),
+        (C::RateLimited, 429, "RESOURCE_EXHAUSTED", Some("2")),
+        (C::Cancelled, 499, "CANCELLED", None),
+        (C::Internal, 500, "INTERNAL", None),
+        (C::Overloaded, 503, "UNAVAILABLE", Some("5")),
+        (C::Unavailable, 503, "UNAVAILABLE", Some("5")),
+        (C::Timeout, 504, "DEADLINE_EXCEEDED", None),
+    ] {
+        let response = error_response(Dialect::Google, &ApiError::new(class, "what to do"));
+        assert_eq!(response.status, code, "{class:?}");
+        let error = &body(&response.body)["error"];
+        assert_eq!((&error["code"], &error["status"]), (&json!(code), &json!(status)));
+        assert!(error["message"].as_str().unwrap().contains("what to do"));
+        // Clients of this dialect read the delay in the body.
+        let details = retry.map(|seconds| {
+            json!({"@type": "type.googleapis.com/google.rpc.RetryInfo",
+                "retryDelay": format!("{seconds}s")})
+        });
+        assert_eq!(error["details"], json!(details.into_iter().collect::<Vec<_>>()));
+        let header = response.headers.iter().find(|(name, _)| *name == "retry-after");
+        assert_eq!(header.map(|(_, value)| value.as_str()), retry);
+    }
+}
+
+#[test]
+fn a_wrong_field_is_named_in_googles_details() {
+    let error = Dialect::Google.decode_request(br#"{"contents": 3}"#).unwrap_err();
+    let response = error_response(Dialect::Google, &ApiError::from(error));
+    let details = &body(&response.body)["error"]["details"];
+    assert_eq!(details[0]["@type"], "type.googleapis.com/google.rpc.BadRequest");
+    let violation = &details[0]["fieldViolations"][0];
+    assert_eq!(violation["field"], "contents");
+    assert!(violation["description"].as_str().unwrap().contains("is a number"));
+}
+
+#[test]
 fn a_context_overflow_is_worded_as_each_vendor_does() {
     let known = ApiError::context_overflow(
         "the engine said so",
@@ -150,6 +194,11 @@ fn a_context_overflow_is_worded_as_each_vendor_does() {
         "prompt is too long: 210000 tokens > 200000 maximum"
     );
     assert_eq!(message(Dialect::Messages, &unknown), "prompt is too long: the engine said so");
+    assert_eq!(
+        message(Dialect::Google, &known),
+        "The input token count (210000) exceeds the maximum number of tokens allowed (200000)."
+    );
+    assert!(message(Dialect::Google, &unknown).contains("input token count exceeds the maximum"));
     assert!(
         message(Dialect::Chat, &known)
             .starts_with("This model's maximum context length is 200000 tokens.")
@@ -204,6 +253,11 @@ fn model_lists_tell_the_context_window() {
     assert_eq!(messages["first_id"], "lab");
     assert_eq!(messages["last_id"], "other");
     assert_eq!(messages["has_more"], false);
+    let google = body(&models_body(Dialect::Google, &models));
+    assert_eq!(google["models"][0]["name"], "models/lab");
+    assert_eq!(google["models"][0]["inputTokenLimit"], 32768);
+    assert_eq!(google["models"][1].get("inputTokenLimit"), None);
+    assert_eq!(body(&model_body(Dialect::Google, &models[0])), google["models"][0]);
     for (dialect, list) in [(Dialect::Chat, chat), (Dialect::Messages, messages)] {
         assert_eq!(body(&model_body(dialect, &models[0])), list["data"][0]);
     }
@@ -211,5 +265,7 @@ fn model_lists_tell_the_context_window() {
 
 #[test]
 fn a_count_is_one_number() {
-    assert_eq!(body(&token_count_body(42)), json!({"input_tokens": 42}));
+    let count = |dialect| body(&token_count_body(dialect, 42));
+    assert_eq!(count(Dialect::Messages), json!({"input_tokens": 42}));
+    assert_eq!(count(Dialect::Google), json!({"totalTokens": 42}));
 }

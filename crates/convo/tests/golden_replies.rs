@@ -1,8 +1,10 @@
 //! Replies as each dialect's clients read them, byte for byte.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use polar_convo::{
-    ApiError, ContextUse, Dialect, FinishReason, Reply, ReplyEnd, ReplyEvent, ReplyHead, Request,
-    StreamEncoder, Usage, unary_body,
+    ApiError, ContextUse, Dialect, FinishReason, GoogleFraming, GoogleTerms, Reply, ReplyEnd,
+    ReplyEvent, ReplyHead, Request, StreamEncoder, Usage, unary_body,
 };
 use polar_types::ErrorClass;
 
@@ -13,6 +15,7 @@ fn head(id: &str) -> ReplyHead {
         created: 1_700_000_000,
         prompt_tokens: Some(120),
         responses: None,
+        google: GoogleTerms { include_thoughts: true, ..GoogleTerms::default() },
     }
 }
 
@@ -83,6 +86,7 @@ fn thinking_text_and_two_calls_streamed() {
     insta::assert_snapshot!("everything.events-chat", streamed(Dialect::Chat, "chatcmpl-1"));
     insta::assert_snapshot!("everything.events-messages", streamed(Dialect::Messages, "msg_1"));
     insta::assert_snapshot!("everything.events-responses", streamed(Dialect::Responses, "resp_1"));
+    insta::assert_snapshot!("everything.events-google", streamed(Dialect::Google, "g1"));
 }
 
 #[test]
@@ -95,6 +99,7 @@ fn thinking_text_and_two_calls_unary() {
     insta::assert_snapshot!("everything.unary-chat", body(Dialect::Chat, "chatcmpl-1"));
     insta::assert_snapshot!("everything.unary-messages", body(Dialect::Messages, "msg_1"));
     insta::assert_snapshot!("everything.unary-responses", body(Dialect::Responses, "resp_1"));
+    insta::assert_snapshot!("everything.unary-google", body(Dialect::Google, "g1"));
 }
 
 fn failing(dialect: Dialect, id: &str, error: &ApiError) -> String {
@@ -115,6 +120,7 @@ fn an_error_in_the_midst_of_a_stream_ends_it() {
     insta::assert_snapshot!("cut.events-chat", failing(Dialect::Chat, "chatcmpl-1", &error));
     insta::assert_snapshot!("cut.events-messages", failing(Dialect::Messages, "msg_1", &error));
     insta::assert_snapshot!("cut.events-responses", failing(Dialect::Responses, "resp_1", &error));
+    insta::assert_snapshot!("cut.events-google", failing(Dialect::Google, "g1", &error));
 }
 
 #[test]
@@ -139,6 +145,7 @@ fn a_reply_that_the_engine_gave_up_ends_in_an_error_that_clients_retry() {
         (Dialect::Chat, "overloaded_error"),
         (Dialect::Messages, "overloaded_error"),
         (Dialect::Responses, r#""code":"server_error""#),
+        (Dialect::Google, "UNAVAILABLE"),
     ] {
         let mut encoder = encoder(dialect, "id");
         let mut out = Vec::new();
@@ -147,7 +154,9 @@ fn a_reply_that_the_engine_gave_up_ends_in_an_error_that_clients_retry() {
         let out = text(out);
         let last = out.trim_end().rsplit("\n\n").next().unwrap_or_default().to_owned();
         assert!(last.contains(code), "{dialect:?}: {last}");
-        for end in ["[DONE]", "message_stop", "response.completed", "response.incomplete"] {
+        for end in
+            ["[DONE]", "message_stop", "response.completed", "response.incomplete", "finishReason"]
+        {
             assert!(!out.contains(end), "{dialect:?}: {out}");
         }
     }
@@ -155,16 +164,43 @@ fn a_reply_that_the_engine_gave_up_ends_in_an_error_that_clients_retry() {
 
 #[test]
 fn arguments_out_of_turn_end_a_stream_instead_of_getting_lost() {
-    for (dialect, error) in
-        [(Dialect::Messages, "event: error\n"), (Dialect::Responses, "event: response.failed\n")]
-    {
+    for (dialect, error) in [
+        (Dialect::Messages, "event: error\n"),
+        (Dialect::Responses, "event: response.failed\n"),
+        (Dialect::Google, r#"{"error":{"code":500"#),
+    ] {
         let mut encoder = encoder(dialect, "id");
         let mut out = Vec::new();
         for event in [call(0, "a", "Read"), call(1, "b", "Read"), arguments(0, "{}")] {
             encoder.event(&event, &mut out);
         }
         assert!(encoder.is_closed());
-        assert!(text(out).contains(error));
+        assert!(text(out).contains(error), "{dialect:?}");
+    }
+}
+
+/// In an array each state of the stream has its own way to end in an error.
+#[test]
+fn a_google_array_is_json_wherever_it_fails() {
+    let error = ApiError::new(ErrorClass::Unavailable, "the engine closed the connection");
+    for pieces in 0..4 {
+        let mut head = head("g1");
+        head.google.framing = GoogleFraming::Array;
+        let request = Request::new(Dialect::Google, "lab-model");
+        let mut encoder = StreamEncoder::new(Dialect::Google, head, &request);
+        let mut out = Vec::new();
+        encoder.keep_alive(&mut out);
+        if pieces > 0 {
+            encoder.start(&mut out);
+        }
+        for _ in 1..pieces {
+            encoder.event(&ReplyEvent::Text("Half a".to_owned()), &mut out);
+            encoder.keep_alive(&mut out);
+        }
+        encoder.error(&error, &mut out);
+        let items: Vec<serde_json::Value> = serde_json::from_slice(&out).unwrap();
+        assert_eq!(items.len(), std::cmp::max(pieces, 1));
+        assert_eq!(items.last().unwrap()["error"]["status"], "UNAVAILABLE");
     }
 }
 
@@ -180,7 +216,7 @@ fn a_chat_stream_has_a_usage_chunk_only_when_asked_for() {
 }
 
 #[test]
-fn finish_reasons_in_both_dialects() {
+fn finish_reasons_in_all_dialects() {
     let text_reply = {
         let mut reply = Reply::default();
         reply.push(&ReplyEvent::Text("x".to_owned()));
@@ -192,15 +228,15 @@ fn finish_reasons_in_both_dialects() {
         reply
     };
     let cases = [
-        (&text_reply, FinishReason::Stop, "stop", "end_turn"),
-        (&text_reply, FinishReason::StopSequence, "stop", "stop_sequence"),
-        (&text_reply, FinishReason::Length, "length", "max_tokens"),
-        (&text_reply, FinishReason::ToolCalls, "stop", "end_turn"),
-        (&call_reply, FinishReason::ToolCalls, "tool_calls", "tool_use"),
-        (&call_reply, FinishReason::Stop, "tool_calls", "tool_use"),
-        (&call_reply, FinishReason::Length, "length", "max_tokens"),
+        (&text_reply, FinishReason::Stop, "stop", "end_turn", "STOP"),
+        (&text_reply, FinishReason::StopSequence, "stop", "stop_sequence", "STOP"),
+        (&text_reply, FinishReason::Length, "length", "max_tokens", "MAX_TOKENS"),
+        (&text_reply, FinishReason::ToolCalls, "stop", "end_turn", "STOP"),
+        (&call_reply, FinishReason::ToolCalls, "tool_calls", "tool_use", "STOP"),
+        (&call_reply, FinishReason::Stop, "tool_calls", "tool_use", "STOP"),
+        (&call_reply, FinishReason::Length, "length", "max_tokens", "MAX_TOKENS"),
     ];
-    for (reply, finish, chat, messages) in cases {
+    for (reply, finish, chat, messages, google) in cases {
         let end = ReplyEnd { stop_sequence: Some("END".to_owned()), ..end(finish) };
         let body = text(unary_body(Dialect::Chat, &head("c"), reply, &end));
         assert!(body.contains(&format!(r#""finish_reason":"{chat}""#)), "{finish:?}: {body}");
@@ -208,5 +244,7 @@ fn finish_reasons_in_both_dialects() {
         let stop = if messages == "stop_sequence" { r#""END""# } else { "null" };
         let wanted = format!(r#""stop_reason":"{messages}","stop_sequence":{stop}"#);
         assert!(body.contains(&wanted), "{finish:?}: {body}");
+        let body = text(unary_body(Dialect::Google, &head("g"), reply, &end));
+        assert!(body.contains(&format!(r#""finishReason":"{google}""#)), "{finish:?}: {body}");
     }
 }

@@ -33,4 +33,6 @@ golden! {
     codex_with_an_unknown_model, Responses, "codex_unknown_model.responses";
     codex_with_a_model_it_knows, Responses, "codex_known_model.responses";
     the_sdk_with_everything_optional, Responses, "sdk.responses";
+    gemini_cli, Google, "gemini_cli.google";
+    google_with_everything_optional, Google, "everything.google";
 }

@@ -25,6 +25,8 @@ const FIXTURES: &[(Dialect, &str)] = &[
     (Dialect::Responses, include_str!("fixtures/codex_unknown_model.responses.json")),
     (Dialect::Responses, include_str!("fixtures/codex_known_model.responses.json")),
     (Dialect::Responses, include_str!("fixtures/sdk.responses.json")),
+    (Dialect::Google, include_str!("fixtures/gemini_cli.google.json")),
+    (Dialect::Google, include_str!("fixtures/everything.google.json")),
 ];
 
 fn decode(dialect: Dialect, body: &Value) -> Option<Request> {
@@ -74,6 +76,8 @@ const MEANINGLESS: &[&str] = &[
     "/eager_input_streaming",
     // The position in the list, once more.
     "/tool_calls/0/index",
+    // Base64 in either alphabet; the engine gets it in one.
+    "/inlineData/data",
 ];
 
 fn is_meaningless(dialect: Dialect, place: &str) -> bool {

@@ -12,8 +12,8 @@
 )]
 
 use polar_convo::{
-    Dialect, FinishReason, Reply, ReplyEnd, ReplyEvent, ReplyHead, Request, StreamEncoder,
-    UNPARSED_ARGUMENTS, Usage, unary_body,
+    Dialect, FinishReason, GoogleFraming, GoogleTerms, Reply, ReplyBlock, ReplyEnd, ReplyEvent,
+    ReplyHead, Request, StreamEncoder, UNPARSED_ARGUMENTS, Usage, unary_body,
 };
 use polar_wire::sse::SseParser;
 use proptest::prelude::*;
@@ -277,6 +277,53 @@ fn responses_request(summary: bool, store: bool) -> Request {
     Dialect::Responses.decode_request(body.to_string().as_bytes()).unwrap()
 }
 
+/// Reads a Google stream into the body a unary request would have got, as the official clients
+/// do: the parts of all chunks in a row, texts of one kind joined.
+fn read_google(chunks: Vec<Value>) -> Value {
+    let mut body = Value::Null;
+    let mut parts: Vec<Value> = Vec::new();
+    let mut ended = false;
+    for mut chunk in chunks {
+        assert!(!ended, "nothing may follow the finish reason");
+        let candidate = &chunk["candidates"][0];
+        assert_eq!(candidate["content"]["role"], "model");
+        let new = candidate["content"]["parts"].as_array().cloned().unwrap_or_default();
+        assert!(!new.is_empty(), "clients take a chunk without parts for a broken reply");
+        ended = candidate["finishReason"].is_string();
+        assert_eq!(chunk["usageMetadata"].is_object(), ended);
+        new.into_iter().for_each(|part| add_part(&mut parts, part));
+        chunk["candidates"][0]["content"]["parts"].take();
+        body = chunk;
+    }
+    assert!(ended, "the stream must end with a finish reason");
+    if parts.is_empty() {
+        parts.push(json!({"text": ""}));
+    }
+    body["candidates"][0]["content"]["parts"] = Value::Array(parts);
+    body
+}
+
+fn add_part(parts: &mut Vec<Value>, part: Value) {
+    if part == json!({"text": ""}) {
+        return;
+    }
+    match parts.last_mut() {
+        Some(last)
+            if part["text"].is_string()
+                && last["text"].is_string()
+                && last["thought"] == part["thought"]
+                && last["thoughtSignature"].is_null() =>
+        {
+            let joined = last["text"].as_str().unwrap().to_owned() + part["text"].as_str().unwrap();
+            last["text"] = joined.into();
+            if let Some(signature) = part.get("thoughtSignature") {
+                last["thoughtSignature"] = signature.clone();
+            }
+        }
+        _ => parts.push(part),
+    }
+}
+
 /// A piece of a reply before it is cut into events.
 #[derive(Debug, Clone)]
 enum Piece {
@@ -400,6 +447,7 @@ proptest! {
                 created: 1,
                 prompt_tokens,
                 responses: request.responses.clone(),
+                google: GoogleTerms::default(),
             };
             let mut encoder = StreamEncoder::new(dialect, head.clone(), &request);
             let mut stream = Vec::new();
@@ -416,8 +464,58 @@ proptest! {
                 Dialect::Chat => read_chat(events(&stream, piece)),
                 Dialect::Messages => read_messages(events(&stream, piece)),
                 Dialect::Responses => read_responses(events(&stream, piece)),
+                Dialect::Google => unreachable!("has a test of its own"),
             };
             prop_assert_eq!(read, unary);
         }
+    }
+
+    #[test]
+    fn a_google_stream_read_by_a_client_is_the_unary_body(
+        pieces in pieces(),
+        end in reply_end(),
+        pings in prop::collection::vec(0usize..40, 0..4),
+        include_thoughts in any::<bool>(),
+        array in any::<bool>(),
+        size in 1usize..200,
+    ) {
+        let framing = if array { GoogleFraming::Array } else { GoogleFraming::Events };
+        let head = ReplyHead {
+            id: "id-1".to_owned(),
+            model: "m\"1\"".to_owned(),
+            created: 1,
+            prompt_tokens: None,
+            responses: None,
+            google: GoogleTerms { include_thoughts, framing },
+        };
+        let request = Request::new(Dialect::Google, "m");
+        let mut encoder = StreamEncoder::new(Dialect::Google, head.clone(), &request);
+        let (mut stream, mut reply) = (Vec::new(), Reply::default());
+        for (i, event) in reply_events(&pieces).iter().enumerate() {
+            if pings.contains(&i) {
+                encoder.keep_alive(&mut stream);
+            }
+            encoder.event(event, &mut stream);
+            reply.push(event);
+        }
+        encoder.end(&end, &mut stream);
+        let chunks = if array {
+            serde_json::from_slice(&stream).unwrap()
+        } else {
+            let chunks = events(&stream, size);
+            prop_assert!(chunks.iter().all(|(name, _)| name.is_empty()));
+            chunks.into_iter().map(|(_, chunk)| chunk).collect()
+        };
+        let unary = unary_body(Dialect::Google, &head, &reply, &end);
+        let unary: Value = serde_json::from_slice(&unary).unwrap();
+        let told = unary["candidates"][0]["content"]["parts"].as_array().unwrap();
+        let calls = told.iter().filter(|part| part["functionCall"].is_object()).count();
+        let called = reply.blocks.iter().filter(|b| matches!(b, ReplyBlock::ToolCall { .. })).count();
+        prop_assert_eq!(calls + reply.malformed_calls().len(), called);
+        let malformed = calls < called && end.finish != FinishReason::Length;
+        let reason = &unary["candidates"][0]["finishReason"];
+        prop_assert_eq!(reason == "MALFORMED_FUNCTION_CALL", malformed);
+        // Texts with something between them that is not told are one text to a client.
+        prop_assert_eq!(read_google(chunks), read_google(vec![unary]));
     }
 }

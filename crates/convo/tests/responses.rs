@@ -9,8 +9,9 @@
 )]
 
 use polar_convo::{
-    ApiError, Dialect, FinishReason, LossKind, Reply, ReplyBlock, ReplyEnd, ReplyEvent, ReplyHead,
-    Request, ResponsesHistory, Usage, chat_messages, chat_tools, error_response, unary_body,
+    ApiError, Dialect, FinishReason, GoogleTerms, LossKind, Reply, ReplyBlock, ReplyEnd,
+    ReplyEvent, ReplyHead, Request, ResponsesHistory, Usage, chat_messages, chat_tools,
+    error_response, unary_body,
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -44,6 +45,7 @@ fn told(request: &Request, id: &str, blocks: Vec<ReplyBlock>) -> Value {
         created: 1,
         prompt_tokens: None,
         responses: request.responses.clone(),
+        google: GoogleTerms::default(),
     };
     let end = ReplyEnd { finish: FinishReason::Stop, stop_sequence: None, usage: Usage::default() };
     let body = unary_body(Dialect::Responses, &head, &Reply { blocks }, &end);
@@ -544,6 +546,7 @@ fn a_reply_cut_by_the_limit_is_incomplete_and_says_where() {
         created: 1,
         prompt_tokens: None,
         responses: request.responses.clone(),
+        google: GoogleTerms::default(),
     };
     let end = ReplyEnd {
         finish: FinishReason::Length,

@@ -1,9 +1,9 @@
 //! Which session a request belongs to.
 //!
 //! The secret is accepted where each harness can put it: in the path
-//! (`/s/<secret>/…`), as the API key of any dialect (`Authorization: Bearer`,
-//! `x-api-key`), or in `polar-session`. The path wins, since it is the one place that
-//! no harness overrides with a key of its own.
+//! (`/s/<secret>/…`), as the API key of any dialect (`Authorization: Bearer`, `x-api-key`,
+//! `x-goog-api-key`, `?key=`), or in `polar-session`. The path wins, since it is the one place
+//! that no harness overrides with a key of its own.
 
 use axum::http::HeaderMap;
 
@@ -12,7 +12,9 @@ use axum::http::HeaderMap;
 pub(crate) struct Addressed<'a> {
     /// Secret found in the path.
     pub(crate) secret: Option<&'a str>,
-    /// The dialect's own path, without `/v1`: `/chat/completions`, `/messages`, `/`.
+    /// Whether the version in the path is one that only Google's API has.
+    pub(crate) google: bool,
+    /// The dialect's own path, without its version: `/chat/completions`, `/messages`, `/`.
     pub(crate) route: &'a str,
 }
 
@@ -25,27 +27,45 @@ pub(crate) fn split_path(path: &str) -> Addressed<'_> {
         None => (None, path),
     };
     let mut route = rest;
+    let mut google = false;
     // Some clients add a version to a base URL that already ends in one.
-    while let Some(tail) = route.strip_prefix("/v1") {
-        if !(tail.is_empty() || tail.starts_with('/')) {
-            break;
-        }
+    while let Some((version, tail)) = version(route) {
+        google |= version != "/v1";
         route = tail;
     }
     let route = match route.trim_end_matches('/') {
         "" => "/",
         trimmed => trimmed,
     };
-    Addressed { secret, route }
+    Addressed { secret, google, route }
+}
+
+/// The version that a path begins with, and what follows.
+fn version(path: &str) -> Option<(&str, &str)> {
+    ["/v1", "/v1beta", "/v1alpha"].into_iter().find_map(|version| {
+        let tail = path.strip_prefix(version)?;
+        (tail.is_empty() || tail.starts_with('/')).then_some((version, tail))
+    })
 }
 
 pub(crate) fn header_secret(headers: &HeaderMap) -> Option<&str> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-    text("polar-session").or_else(|| text("x-api-key")).or_else(|| {
+    let key = ["polar-session", "x-api-key", "x-goog-api-key"].into_iter().find_map(text);
+    key.or_else(|| {
         let value = text("authorization")?;
         let (scheme, token) = value.split_once(' ')?;
         scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
     })
+}
+
+/// The value of `key` in a query. A secret has no letters that a query would escape.
+pub(crate) fn query_secret(query: Option<&str>) -> Option<&str> {
+    query_value(query, "key")
+}
+
+/// The value of a parameter in a query, as it stands there.
+pub(crate) fn query_value<'a>(query: Option<&'a str>, name: &str) -> Option<&'a str> {
+    query?.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
 }
 
 #[cfg(test)]
@@ -67,8 +87,31 @@ mod tests {
             ("/v10/models", None, "/v10/models"),
             ("/v1/models/", None, "/models"),
         ] {
-            assert_eq!(split_path(path), Addressed { secret, route }, "{path}");
+            let google = false;
+            assert_eq!(split_path(path), Addressed { secret, google, route }, "{path}");
         }
+    }
+
+    #[test]
+    fn versions_of_google_are_told_from_others() {
+        for (path, secret, google, route) in [
+            ("/v1beta/models/m:generateContent", None, true, "/models/m:generateContent"),
+            ("/v1alpha/models", None, true, "/models"),
+            ("/s/abc/v1beta/models", Some("abc"), true, "/models"),
+            ("/v1/models/m:countTokens", None, false, "/models/m:countTokens"),
+            ("/v1beta", None, true, "/"),
+            ("/v1betamax/models", None, false, "/v1betamax/models"),
+        ] {
+            assert_eq!(split_path(path), Addressed { secret, google, route }, "{path}");
+        }
+    }
+
+    #[test]
+    fn the_secret_is_found_in_the_query() {
+        assert_eq!(query_secret(Some("alt=sse&key=k")), Some("k"));
+        assert_eq!(query_secret(Some("key=k")), Some("k"));
+        assert_eq!(query_secret(Some("monkey=k&alt=sse")), None);
+        assert_eq!(query_secret(None), None);
     }
 
     #[test]
@@ -77,6 +120,7 @@ mod tests {
             ("authorization", "Bearer k"),
             ("authorization", "bearer k"),
             ("x-api-key", "k"),
+            ("x-goog-api-key", "k"),
             ("polar-session", "k"),
         ] {
             let mut headers = HeaderMap::new();

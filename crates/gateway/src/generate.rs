@@ -1,19 +1,19 @@
 //! From a harness's HTTP request to its answer.
 
-use crate::auth::{header_secret, split_path};
+use crate::auth::{Addressed, header_secret, query_secret, split_path};
 use crate::call::OpenCall;
+use crate::google::{GoogleAddress, GoogleMethod};
 use crate::reply::{Answered, Driver, Step, StreamBody, UnaryBody};
 use crate::session::{Session, lock};
 use crate::{Gateway, pages};
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::{
-    HeaderMap, HeaderValue, Method, Request as HttpRequest, Response, StatusCode, header,
-};
+use axum::http::{HeaderValue, Method, Request as HttpRequest, Response, StatusCode, header};
 use bytes::Bytes;
 use jiff::Timestamp;
 use polar_convo::{
-    ApiError, Dialect, Reply, ReplyHead, StreamEncoder, apply_pins, error_response, unary_body,
+    ApiError, Dialect, GoogleFraming, Reply, ReplyHead, StreamEncoder, apply_pins, error_response,
+    unary_body,
 };
 use polar_engine::GenerateRequest;
 use polar_types::ErrorClass;
@@ -22,6 +22,8 @@ use std::sync::Arc;
 /// What a path asks for.
 enum Route {
     Generate(Dialect),
+    /// A generation or a count; the address says more.
+    Google(GoogleAddress),
     CountTokens,
     Models(Option<String>),
     /// A reply told earlier.
@@ -32,33 +34,43 @@ enum Route {
     Unknown,
 }
 
-fn route(method: &Method, path: &str, headers: &HeaderMap) -> Route {
+fn route(addressed: &Addressed<'_>, request: &HttpRequest<Body>) -> Route {
+    let (method, path) = (request.method(), addressed.route);
     let get = matches!(*method, Method::GET | Method::HEAD);
     match path {
         "/chat/completions" if *method == Method::POST => Route::Generate(Dialect::Chat),
         "/messages" if *method == Method::POST => Route::Generate(Dialect::Messages),
         "/responses" if *method == Method::POST => Route::Generate(Dialect::Responses),
-        "/responses" if headers.contains_key(header::UPGRADE) => Route::ResponsesSocket,
+        "/responses" if request.headers().contains_key(header::UPGRADE) => Route::ResponsesSocket,
         "/messages/count_tokens" if *method == Method::POST => Route::CountTokens,
         "/models" if get => Route::Models(None),
         "/" | "/health" | "/api/hello" if get => Route::Alive,
         _ => match path.strip_prefix("/models/") {
             Some(model) if get => Route::Models(Some(model.to_owned())),
             _ if path.starts_with("/responses/") => Route::ToldReply,
-            _ => Route::Unknown,
+            _ => match GoogleAddress::parse(path, request.uri().query()) {
+                Some(address) if *method == Method::POST => Route::Google(address),
+                _ => Route::Unknown,
+            },
         },
     }
 }
 
 /// The dialect to speak where the route does not tell: Anthropic's clients always say
-/// which version of their API they mean.
-fn spoken(path: &str, request: &HttpRequest<Body>) -> Dialect {
+/// which version of their API they mean, and Google's have a version or a key of their own.
+fn spoken(addressed: &Addressed<'_>, request: &HttpRequest<Body>) -> Dialect {
+    let path = addressed.route;
+    let has = |name: &str| request.headers().contains_key(name);
+    let asks_a_model = path.starts_with("/models/") && *request.method() == Method::POST;
     if path == "/responses" || path.starts_with("/responses/") {
-        return Dialect::Responses;
+        Dialect::Responses
+    } else if path.starts_with("/messages") || has("anthropic-version") {
+        Dialect::Messages
+    } else if addressed.google || asks_a_model || has("x-goog-api-key") {
+        Dialect::Google
+    } else {
+        Dialect::Chat
     }
-    let anthropic =
-        path.starts_with("/messages") || request.headers().contains_key("anthropic-version");
-    if anthropic { Dialect::Messages } else { Dialect::Chat }
 }
 
 pub(crate) async fn dispatch(
@@ -67,20 +79,32 @@ pub(crate) async fn dispatch(
 ) -> Response<Body> {
     let path = request.uri().path().to_owned();
     let addressed = split_path(&path);
-    let dialect = spoken(addressed.route, &request);
-    let route = route(request.method(), addressed.route, request.headers());
+    let dialect = spoken(&addressed, &request);
+    let route = route(&addressed, &request);
+    let query = request.uri().query();
     if matches!(route, Route::Alive) {
         return pages::alive();
     }
-    let secret = addressed.secret.or_else(|| header_secret(request.headers()));
+    let secret =
+        addressed.secret.or_else(|| header_secret(request.headers())).or(query_secret(query));
     let Some(session) = secret.and_then(|secret| gateway.session(secret)) else {
         return refuse(dialect, &unknown_secret(secret.is_some()));
     };
     match route {
-        Route::Generate(dialect) => generate(&gateway, session, dialect, request)
+        Route::Generate(dialect) => generate(&gateway, session, dialect, None, request)
             .await
             .unwrap_or_else(|error| refuse(dialect, &error)),
-        Route::CountTokens => pages::count_tokens(&gateway, request)
+        Route::Google(GoogleAddress { method: GoogleMethod::CountTokens, .. }) => {
+            pages::count_tokens(&gateway, Dialect::Google, request)
+                .await
+                .unwrap_or_else(|error| refuse(dialect, &error))
+        }
+        Route::Google(address) => {
+            generate(&gateway, session, Dialect::Google, Some(address), request)
+                .await
+                .unwrap_or_else(|error| refuse(dialect, &error))
+        }
+        Route::CountTokens => pages::count_tokens(&gateway, Dialect::Messages, request)
             .await
             .unwrap_or_else(|error| refuse(dialect, &error)),
         Route::Models(model) => pages::models(&gateway, dialect, model.as_deref())
@@ -130,14 +154,18 @@ async fn generate(
     gateway: &Arc<Gateway>,
     session: Arc<Session>,
     dialect: Dialect,
+    address: Option<GoogleAddress>,
     http: HttpRequest<Body>,
 ) -> Result<Response<Body>, ApiError> {
     let body = read_body(http, gateway.config.max_body_bytes).await?;
     let mut request = match dialect {
         // May refer to earlier replies of the session.
         Dialect::Responses => lock(&session.responses).decode_request(&body)?,
-        Dialect::Chat | Dialect::Messages => dialect.decode_request(&body)?,
+        Dialect::Chat | Dialect::Messages | Dialect::Google => dialect.decode_request(&body)?,
     };
+    if let Some(address) = address {
+        address.complete(&mut request);
+    }
     apply_pins(&mut request.sampling, &session.pins);
     request.sampling.say_defaults();
 
@@ -151,6 +179,7 @@ async fn generate(
         created: Timestamp::now().as_second(),
         prompt_tokens: None,
         responses: request.responses.clone(),
+        google: request.google,
     };
     let answered = Answered::new(&session, &head, &request);
     let mut encoder = StreamEncoder::new(dialect, head.clone(), &request);
@@ -164,12 +193,12 @@ async fn generate(
         match driver.accepted(gateway.config.header_wait).await {
             Ok(()) => {
                 let body = StreamBody::new(driver, encoder, gateway.config.keep_alive);
-                Ok(event_stream(Body::from_stream(body)))
+                Ok(stream_response(&head, Body::from_stream(body)))
             }
             Err(error) if encoder.tells_refusal(&error) => {
                 let mut told = Vec::new();
                 encoder.error(&error, &mut told);
-                Ok(event_stream(Body::from(told)))
+                Ok(stream_response(&head, Body::from(told)))
             }
             Err(error) => Err(error),
         }
@@ -178,10 +207,14 @@ async fn generate(
     }
 }
 
-fn event_stream(body: Body) -> Response<Body> {
+fn stream_response(head: &ReplyHead, body: Body) -> Response<Body> {
     let mut response = Response::new(body);
     let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    let content_type = match head.google.framing {
+        GoogleFraming::Events => "text/event-stream",
+        GoogleFraming::Array => "application/json",
+    };
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     response
 }
@@ -277,6 +310,7 @@ fn reply_id(dialect: Dialect) -> String {
         Dialect::Chat => "chatcmpl-",
         Dialect::Messages => "msg_",
         Dialect::Responses => "resp_",
+        Dialect::Google => "",
     };
     format!("{prefix}{}", random_id())
 }

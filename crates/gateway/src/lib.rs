@@ -12,6 +12,7 @@
 mod auth;
 mod call;
 mod generate;
+mod google;
 mod listen;
 mod pages;
 mod reply;

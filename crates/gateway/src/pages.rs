@@ -32,13 +32,14 @@ pub(crate) fn models(
 
 pub(crate) async fn count_tokens(
     gateway: &Gateway,
+    dialect: Dialect,
     http: HttpRequest<Body>,
 ) -> Result<Response<Body>, ApiError> {
     let body = read_body(http, gateway.config.max_body_bytes).await?;
-    let request = Dialect::Messages.decode_count_request(&body)?;
+    let request = dialect.decode_count_request(&body)?;
     let count =
         gateway.engine.count_tokens(&request).await.map_err(|error| engine_failure(&error))?;
-    Ok(json(token_count_body(count)))
+    Ok(json(token_count_body(dialect, count)))
 }
 
 fn json(body: Vec<u8>) -> Response<Body> {

@@ -9,6 +9,7 @@
 //! error can name the field and nothing unknown gets lost.
 
 pub mod chat;
+pub mod google;
 pub mod json;
 pub mod messages;
 pub mod responses;

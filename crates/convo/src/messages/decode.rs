@@ -5,7 +5,9 @@
 //! leaving it out would change what the model is told or may do.
 
 use super::reply::UNPARSED_ARGUMENTS;
-use crate::decode::{BlockFields, DecodeError, Losses, Path, check_blocks, check_request};
+use crate::decode::{
+    BlockFields, DecodeError, Losses, Path, check_blocks, check_request, note_order,
+};
 use crate::loss::LossKind;
 use crate::{Block, Dialect, ImageSource, Message, Request, Role, Tool, ToolChoice};
 use polar_wire::json::{Fields, Node};
@@ -245,25 +247,6 @@ fn role(name: &str, at: &Path<'_>) -> Result<Role, DecodeError> {
         "assistant" => Ok(Role::Assistant),
         "system" => Ok(Role::System),
         other => Err(at.error(format!("is {other:?}"), "send user, assistant or system")),
-    }
-}
-
-/// Writes down what chat messages cannot tell of the blocks of one message.
-fn note_order(role: Role, blocks: &[Block], at: &Path<'_>, losses: &mut Losses) {
-    if role != Role::Assistant {
-        let texts = |pair: &[Block]| matches!(pair, [Block::Text(_), Block::Text(_)]);
-        if blocks.windows(2).any(texts) {
-            losses.note(LossKind::TextBlocksJoined, at);
-        }
-        return;
-    }
-    let rank = |block: &Block| match block {
-        Block::Reasoning { .. } => 0,
-        Block::ToolCall { .. } => 2,
-        _ => 1,
-    };
-    if !blocks.is_sorted_by_key(rank) {
-        losses.note(LossKind::BlockOrderFlattened, at);
     }
 }
 
