@@ -96,6 +96,7 @@ impl SessionRunner {
             sandbox: None,
             unfinished: None,
             proxy: None,
+            evaluator: crate::evaluator::Found::default(),
             exec_end: None,
             grade: crate::grade::Grade::default(),
         };
@@ -128,6 +129,7 @@ pub(crate) struct Attempt {
     /// A sandbox that was still being made when the attempt had to end.
     pub(crate) unfinished: Option<Creation>,
     pub(crate) proxy: Option<SessionHandle>,
+    pub(crate) evaluator: crate::evaluator::Found,
     exec_end: Option<ExecEnd>,
     grade: crate::grade::Grade,
 }

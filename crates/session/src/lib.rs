@@ -15,10 +15,12 @@
 mod attempt;
 pub mod check;
 mod control;
+mod evaluator;
 mod failure;
 mod folder;
 mod grade;
 pub mod harness;
+mod hints;
 mod pools;
 mod prepare;
 mod removal;

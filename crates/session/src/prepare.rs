@@ -3,6 +3,7 @@
 use crate::attempt::Attempt;
 use crate::failure::Stop;
 use crate::harness::{HarnessAdapter, Installation, RenderInput, RenderedHarness};
+use crate::hints;
 use crate::report::clip_end;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -61,6 +62,8 @@ impl Attempt {
         self.create_sandbox(deadline, installation.as_ref()).await?;
         self.waits(Stage::Prepare, "its set-up steps");
         self.set_up(deadline).await?;
+        self.waits(Stage::Prepare, "a look for its evaluator");
+        self.evaluator = self.find_evaluator(deadline.left()).await?;
 
         self.open_proxy().await?;
         let harness = self.render(&adapter, installation.as_ref())?;
@@ -182,15 +185,19 @@ impl Attempt {
         };
         match self.exec(doing, exec).await? {
             ExecEnd::Exited(0) => Ok(()),
-            ExecEnd::Exited(code) => Err(Stop::failed(
-                Side::Sandbox,
-                ErrorClass::Invalid,
-                format!(
-                    "{doing}, `{}`, ended with exit code {code}: {}",
-                    clip_end(command, 200),
-                    clip_end(&last_output(&stdout, &stderr), 1000)
-                ),
-            )),
+            ExecEnd::Exited(code) => {
+                let said = last_output(&stdout, &stderr);
+                Err(Stop::failed(
+                    Side::Sandbox,
+                    ErrorClass::Invalid,
+                    format!(
+                        "{doing}, `{}`, ended with exit code {code}: {}{}",
+                        clip_end(command, 200),
+                        clip_end(&said, 1000),
+                        hints::failed_command(&self.lease.task.runtime, code, &said)
+                    ),
+                ))
+            }
             ExecEnd::TimedOut => Err(deadline.passed(doing)),
         }
     }

@@ -3,11 +3,12 @@
 use crate::folder::{ARTIFACTS, AttemptFolder};
 use crate::grade::Grade;
 use crate::harness::{CallFailure, HarnessAdapter, RunEvidence, judge};
+use crate::hints;
 use polar_record::RecordedSession;
 use polar_sandbox::ExecEnd;
 use polar_types::{
-    Artifact, CallSummary, ErrorClass, Lease, NodeId, Outcome, SessionReport, Side, StageTimes,
-    Trajectory, TrajectoryStrategy,
+    Artifact, CallSummary, ErrorClass, Lease, NodeId, Outcome, RuntimeSpec, SessionReport, Side,
+    StageTimes, Trajectory, TrajectoryStrategy,
 };
 use serde::Serialize;
 use sha2::{Digest, Sha256};
@@ -164,6 +165,7 @@ fn bare_report(facts: &Facts, outcome: Outcome) -> SessionReport {
         outcome,
         reward: facts.grade.reward,
         grade_error: facts.grade.error.clone(),
+        grade_note: facts.grade.note.clone(),
         exit_code: None,
         calls: 0,
         traces: 0,
@@ -177,16 +179,27 @@ fn bare_report(facts: &Facts, outcome: Outcome) -> SessionReport {
 fn outcome(facts: &Facts, calls: u32, last_call: Option<&CallFailure>) -> Outcome {
     match &facts.ending {
         Ending::Stopped(outcome) => outcome.clone(),
-        Ending::Ran { end, adapter } => judge(
-            adapter,
-            RunEvidence {
+        Ending::Ran { end, adapter } => {
+            let evidence = RunEvidence {
                 end: *end,
                 stdout: &facts.folder.artifact("stdout.log"),
                 stderr: &facts.folder.artifact("stderr.log"),
                 calls,
                 last_call,
-            },
-        ),
+            };
+            with_hint(judge(adapter, evidence), *end, &facts.lease.task.runtime)
+        }
+    }
+}
+
+/// A failure of the harness, with what may mend it.
+fn with_hint(outcome: Outcome, end: ExecEnd, runtime: &RuntimeSpec) -> Outcome {
+    match (outcome, end) {
+        (Outcome::Failed { side: Side::Harness, class, message }, ExecEnd::Exited(code)) => {
+            let hint = hints::failed_command(runtime, code, &message);
+            Outcome::Failed { side: Side::Harness, class, message: message + &hint }
+        }
+        (outcome, _) => outcome,
     }
 }
 

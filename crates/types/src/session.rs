@@ -175,6 +175,10 @@ pub struct SessionReport {
     /// Why there is no reward although an evaluator was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grade_error: Option<String>,
+    /// What to know about the reward that is there: for example that it is 0 because the
+    /// evaluator could not be run any more after the agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grade_note: Option<String>,
     /// Exit code of the harness, when it came to an end by itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,

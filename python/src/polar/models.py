@@ -545,6 +545,10 @@ class SessionReport(Model):
     grade_error: Optional[str] = None
     """Why there is no reward although an evaluator was asked for."""
 
+    grade_note: Optional[str] = None
+    """What to know about the reward that is there: for example that it is 0 because the
+    evaluator could not be run any more after the agent."""
+
     exit_code: Optional[int] = None
     """Exit code of the harness, when it came to an end by itself."""
 

@@ -87,6 +87,9 @@ fn failures(session: &SessionInfo) -> Vec<String> {
         if let Some(error) = &report.grade_error {
             found.push(format!("attempt {} was not graded: {error}", attempt.attempt));
         }
+        if let Some(note) = &report.grade_note {
+            found.push(format!("attempt {}: {note}", attempt.attempt));
+        }
     }
     found
 }

@@ -234,6 +234,7 @@ pub(crate) fn report_of(lease: &Lease, node: &str, outcome: Outcome) -> SessionR
         outcome,
         reward: Some(1.0),
         grade_error: None,
+        grade_note: None,
         exit_code: Some(0),
         calls: 1,
         traces: 1,

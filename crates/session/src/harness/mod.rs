@@ -20,5 +20,5 @@ pub use adapter::{
 pub use install::{InstallError, Installation, Installer};
 pub use parse::AdapterError;
 pub use render::{RenderInput, RenderedFile, RenderedHarness};
-pub(crate) use verdict::tail;
 pub use verdict::{CallFailure, RunEvidence, judge};
+pub(crate) use verdict::{TAIL, tail, tail_lines};

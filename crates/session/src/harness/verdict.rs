@@ -8,7 +8,7 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 
 /// Bytes at the end of an output that are looked at.
-const TAIL: u64 = 256 * 1024;
+pub(crate) const TAIL: u64 = 256 * 1024;
 
 /// What is known after a run.
 #[derive(Debug, Clone, Copy)]
@@ -132,4 +132,14 @@ pub(crate) fn tail(path: &Path) -> io::Result<String> {
     let mut bytes = Vec::new();
     file.take(TAIL).read_to_end(&mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// The whole lines within the end of a file.
+pub(crate) fn tail_lines(path: &Path) -> io::Result<String> {
+    let text = tail(path)?;
+    if std::fs::metadata(path)?.len() <= TAIL {
+        return Ok(text);
+    }
+    // It may begin within a line, and half a line can look like a whole one.
+    Ok(text.split_once('\n').map(|(_, lines)| lines.to_owned()).unwrap_or_default())
 }

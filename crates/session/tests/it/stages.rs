@@ -56,7 +56,6 @@ async fn evaluators_give_a_reward_or_say_why_not() {
         (json!("none"), None, None),
         (json!({"type": "command", "command": "true"}), Some(1.0), None),
         (json!({"type": "command", "command": "exit 3"}), Some(0.0), None),
-        (json!({"type": "command", "command": "no-such-program"}), None, Some("could not be run")),
         (
             json!({"type": "command", "command": "echo 1; echo ' 0.25 '; echo done", "reward": "stdout"}),
             Some(0.25),
@@ -66,6 +65,17 @@ async fn evaluators_give_a_reward_or_say_why_not() {
             json!({"type": "command", "command": "echo nan; echo inf; echo no", "reward": "stdout"}),
             None,
             Some("no line that is a finite number"),
+        ),
+        (
+            json!({"type": "command", "command": "echo 0.5; yes | head -c 300000", "reward": "stdout"}),
+            None,
+            Some("within the last 256 KiB"),
+        ),
+        // The end that is looked at begins behind the sign.
+        (
+            json!({"type": "command", "command": "echo -0.5; yes | head -c 262140", "reward": "stdout"}),
+            None,
+            Some("within the last 256 KiB"),
         ),
         (
             json!({"type": "command", "command": "echo 1; exit 1", "reward": "stdout"}),
@@ -87,6 +97,78 @@ async fn evaluators_give_a_reward_or_say_why_not() {
         assert_eq!(report.grade_error.is_some(), error.is_some(), "{evaluator}: {said}");
         assert!(said.contains(error.unwrap_or_default()), "{evaluator}: {said}");
     }
+}
+
+/// Whatever the agent does to its evaluator, it gets no better than 0.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_evaluator_that_the_agent_breaks_gives_0_and_says_so() {
+    let ground = Ground::new().await;
+    let table = [
+        ("rm -f run_tests.sh", "./run_tests.sh", "although `./run_tests.sh` was there"),
+        ("chmod -x run_tests.sh", "./run_tests.sh", "exit code 126"),
+        ("rm -rf ../work", "./run_tests.sh", "could not be run"),
+        ("rm -f run_tests.sh", "cd . && ./run_tests.sh", "exit code 127"),
+        ("true", "./made_by_the_agent", "nor was `./made_by_the_agent` there"),
+        ("true", "env no-such-program", "could not be run"),
+        ("true", "kill -KILL $$", "not for want of memory"),
+    ];
+    let script = json!({
+        "type": "write_file", "path": "run_tests.sh", "content": "#!/bin/sh\nexit 1\n",
+        "executable": true,
+    });
+    for (agent, command, words) in table {
+        let (report, _) = ground
+            .run(json!({
+                "harness": shell(agent),
+                "runtime": {"type": "local", "prepare": [script]},
+                "evaluator": {"type": "command", "command": command},
+            }))
+            .await;
+        assert_eq!(report.outcome, Outcome::Completed, "{agent}: {report:?}");
+        assert_eq!((report.reward, &report.grade_error), (Some(0.0), &None), "{agent}, {command}");
+        let note = report.grade_note.unwrap_or_default();
+        assert!(note.contains(words), "{agent}, {command}: {note}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_whose_evaluator_cannot_run_is_refused_before_the_agent_runs() {
+    let ground = Ground::new().await;
+    let bin = ground.dir.path().join("bin");
+    std::fs::create_dir(&bin).unwrap();
+    std::os::unix::fs::symlink("/bin/sh", bin.join("sh")).unwrap();
+    let table = [
+        (json!("no-such-program --all"), json!({}), "no-such-program"),
+        (json!("CI=1 no-such-program && true"), json!({}), "runtime.prepare"),
+        (json!("./agent.py"), json!({}), "executable: true"),
+        (json!("python3 -c pass"), json!({"PATH": bin}), "not there"),
+    ];
+    for (command, env, words) in table {
+        let evaluator = json!({"type": "command", "command": command, "env": env});
+        let (report, folder) = ground.run(json!({"evaluator": evaluator})).await;
+        let (side, class, message) = failure(&report);
+        assert_eq!((side, class), (Side::Grader, ErrorClass::Invalid), "{command}: {message}");
+        assert!(message.contains("evaluator.command"), "{message}");
+        assert!(message.contains(words), "{message}");
+        assert!(!report.outcome.is_retryable());
+        assert!(!folder.artifact("stdout.log").exists(), "the harness never ran");
+    }
+    ground.is_free().await;
+}
+
+/// That is no verdict of the grader's.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sandbox_that_fails_while_grading_fails_the_attempt() {
+    let ground = Ground::new().await;
+    // Where the node keeps the grader's output.
+    let logs = "../../../logs";
+    let agent = format!("python3 agent.py; rm -r {logs} && touch {logs}");
+    let (report, _) = ground.run(json!({"harness": shell(&agent)})).await;
+    let (side, class, message) = failure(&report);
+    assert_eq!((side, class), (Side::Sandbox, ErrorClass::Unavailable), "{message}");
+    assert!(message.contains("evaluating: keep output"), "{message}");
+    assert!(report.outcome.is_retryable());
+    assert_eq!((report.reward, report.calls), (None, 3), "what was sampled is kept");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -160,7 +242,9 @@ async fn a_failing_harness_is_graded_all_the_same() {
     assert!(!report.outcome.is_retryable());
 
     let (report, _) = ground.run(json!({"harness": shell("no-such-agent")})).await;
-    assert!(failure(&report).2.contains("could not be started"), "{report:?}");
+    let message = failure(&report).2;
+    assert!(message.contains("could not be started"), "{message}");
+    assert!(message.contains("shows the machine's /usr"), "{message}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -216,6 +300,21 @@ async fn preparing_fails_with_the_step_and_its_output() {
             Side::Sandbox,
             ErrorClass::Invalid,
             "exit code 4: no luck",
+        ),
+        (
+            json!({"runtime": runtime(json!({"type": "exec", "command": "no-such-program"}))}),
+            Side::Sandbox,
+            ErrorClass::Invalid,
+            "shows the machine's /usr",
+        ),
+        (
+            json!({"runtime": runtime(json!({
+                "type": "exec",
+                "command": "echo 'curl: (6) Could not resolve host: example.org' >&2; exit 6",
+            }))}),
+            Side::Sandbox,
+            ErrorClass::Invalid,
+            "runtime.network: open",
         ),
         (
             json!({

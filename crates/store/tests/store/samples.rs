@@ -75,6 +75,7 @@ pub(crate) fn report(lease: &Lease, outcome: Outcome) -> SessionReport {
         outcome,
         reward: Some(1.0),
         grade_error: None,
+        grade_note: None,
         exit_code: Some(0),
         calls: 3,
         traces: 1,

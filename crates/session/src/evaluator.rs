@@ -1,0 +1,153 @@
+//! Whether the evaluator's command can be found, asked before the agent has touched
+//! anything.
+//!
+//! A shell ends with 126 or 127 when it cannot run a command. Before the agent runs, that
+//! means a task that can grade nothing, and the attempt ends there. Afterwards it is what
+//! became of the sandbox in the agent's hands, and no way out of a reward of 0.
+
+use crate::attempt::Attempt;
+use crate::failure::Stop;
+use crate::hints;
+use polar_sandbox::{Exec, ExecEnd};
+use polar_types::{ErrorClass, EvaluatorSpec, Side};
+use std::time::Duration;
+
+/// Tells by its exit code what the program in `$1` is.
+const LOOK: &str = r#"case $1 in
+*/*) [ -e "$1" ] || exit 11; [ -f "$1" ] && [ -x "$1" ] || exit 12 ;;
+*) command -v "$1" >/dev/null || exit 11 ;;
+esac"#;
+const ABSENT: i32 = 11;
+const NOT_EXECUTABLE: i32 = 12;
+
+/// What is known of the evaluator's program from before the agent ran.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// Nothing: the command does not begin with the plain name of a program.
+    #[default]
+    Unknown,
+    /// It was there.
+    There(String),
+    /// It was not there, which may be the agent's task to change.
+    Absent(String),
+}
+
+impl Attempt {
+    /// Looks for the evaluator's program. A task whose evaluator cannot run, whatever the
+    /// agent does, is refused.
+    pub(crate) async fn find_evaluator(&self, timeout: Duration) -> Result<Found, Stop> {
+        let EvaluatorSpec::Command { command, workdir, env, .. } = &self.lease.task.evaluator
+        else {
+            return Ok(Found::Unknown);
+        };
+        let Some(start) = Start::of(command) else { return Ok(Found::Unknown) };
+        let program = start.program;
+        let exec = Exec {
+            argv: ["sh", "-c", LOOK, "sh", program].map(str::to_owned).to_vec(),
+            workdir: workdir.clone(),
+            env: env.clone(),
+            stdin: None,
+            timeout,
+            stdout: self.folder.log("evaluator.out"),
+            stderr: self.folder.log("evaluator.err"),
+            output_limit: self.runner.config.output_limit,
+        };
+        let end = self.exec("looking for the evaluator", exec).await?;
+        let runtime = &self.lease.task.runtime;
+        match end {
+            ExecEnd::Exited(0) => Ok(Found::There(program.to_owned())),
+            ExecEnd::Exited(NOT_EXECUTABLE) if start.alone => Err(refused(&format!(
+                "`{program}` is there but not an executable file; set `executable: true` where \
+                 it is written"
+            ))),
+            // A path may be the agent's to make; a program that is installed, hardly.
+            ExecEnd::Exited(ABSENT) if start.alone && !program.contains('/') => {
+                Err(refused(&format!(
+                    "`{program}` is not there before the agent runs{}; if the agent is to \
+                     install it, write `env {program} …`",
+                    hints::missing_program(runtime)
+                )))
+            }
+            ExecEnd::Exited(ABSENT | NOT_EXECUTABLE) => Ok(Found::Absent(program.to_owned())),
+            ExecEnd::Exited(_) | ExecEnd::TimedOut => Ok(Found::Unknown),
+        }
+    }
+}
+
+fn refused(problem: &str) -> Stop {
+    let message = format!("evaluator.command cannot be run: {problem}");
+    Stop::failed(Side::Grader, ErrorClass::Invalid, message)
+}
+
+/// How a shell command starts.
+#[derive(Debug, PartialEq, Eq)]
+struct Start<'a> {
+    /// The program that is run first.
+    program: &'a str,
+    /// Whether nothing in the command runs when the program cannot be run.
+    alone: bool,
+}
+
+impl<'a> Start<'a> {
+    /// None when it takes a shell to tell.
+    fn of(command: &'a str) -> Option<Self> {
+        let mut rest = command.trim();
+        loop {
+            let ends = |letter: char| letter.is_whitespace() || "|&;<>()".contains(letter);
+            let (word, after) = rest.split_at(rest.find(ends).unwrap_or(rest.len()));
+            if let Some((name, value)) = word.split_once('=') {
+                let plain = is_plain(name) && (value.is_empty() || is_plain(value));
+                if !plain || name == "PATH" {
+                    return None;
+                }
+                rest = after.trim_start();
+                continue;
+            }
+            // `name ()` makes a function.
+            if !is_plain(word) || after.trim_start().starts_with('(') {
+                return None;
+            }
+            let others = after.replace("&&", " ").replace(">&", " ");
+            return Some(Self { program: word, alone: !others.contains(['|', ';', '&', '\n']) });
+        }
+    }
+}
+
+/// Whether a shell takes a word as it is.
+fn is_plain(word: &str) -> bool {
+    let plain = |letter: char| letter.is_ascii_alphanumeric() || "_./+-".contains(letter);
+    !word.is_empty() && !word.starts_with('-') && word.chars().all(plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Start;
+
+    #[test]
+    fn the_first_program_is_told_where_no_shell_is_needed() {
+        let alone = |program| Some(Start { program, alone: true });
+        let among_others = |program| Some(Start { program, alone: false });
+        let table = [
+            ("pytest -q", alone("pytest")),
+            ("  ./run_tests.sh\n", alone("./run_tests.sh")),
+            ("A=1 B= python3.11 -m unittest 2>&1 && true", alone("python3.11")),
+            ("pytest || python3 -m unittest", among_others("pytest")),
+            ("pytest; true", among_others("pytest")),
+            ("pytest & wait", among_others("pytest")),
+            ("pytest\necho 1", among_others("pytest")),
+            ("check() { true; }; check", None),
+            ("check () { true; }; check", None),
+            ("PATH=/opt/bin:$PATH pytest", None),
+            ("PATH=/opt/bin pytest", None),
+            ("A='1 2' pytest", None),
+            ("$RUN tests", None),
+            ("\"./my tests\"", None),
+            ("(cd tests && ./run)", None),
+            ("A=1", None),
+            ("", None),
+        ];
+        for (command, start) in table {
+            assert_eq!(Start::of(command), start, "{command}");
+        }
+    }
+}
