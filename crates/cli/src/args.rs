@@ -113,7 +113,8 @@ pub(crate) struct NodeArgs {
     #[arg(long, value_enum, default_value_t = Isolation::Bubblewrap, value_name = "HOW")]
     pub(crate) local_isolation: Isolation,
 
-    /// Name of this node, stable over restarts; the host name when not given.
+    /// Name of this node among the server's, stable over restarts; when not given, the host
+    /// name and some digits that are kept in the state folder.
     #[arg(long, value_name = "ID")]
     pub(crate) node_id: Option<String>,
 }
@@ -266,7 +267,8 @@ pub(crate) struct GatewayNode {
     #[arg(long, value_enum, default_value_t = Isolation::Bubblewrap, value_name = "HOW")]
     pub(crate) local_isolation: Isolation,
 
-    /// Name of this node, stable over restarts; the host name when not given.
+    /// Name of this node among the server's, stable over restarts; when not given, the host
+    /// name and some digits that are kept in the state folder.
     #[arg(long, value_name = "ID")]
     pub(crate) node_id: Option<String>,
 

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 use std::env;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Harness installations and downloads. Safe to delete. `$POLAR_CACHE`, else
 /// `$XDG_CACHE_HOME/polar`, else `~/.cache/polar`.
@@ -28,17 +28,55 @@ fn home() -> Result<PathBuf> {
     env::home_dir().context("no home folder; set POLAR_CACHE and --state")
 }
 
-/// This machine's name, as a node id.
-pub(crate) fn node_id(given: Option<String>) -> String {
-    let name = given.unwrap_or_else(|| {
-        std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_else(|_| "node".to_owned())
-    });
+/// The name of the node whose state is in `folder`: the one given, else this machine's with
+/// some digits that are kept there, since each GPU of a machine may have a node.
+pub(crate) fn node_id(given: Option<String>, folder: &Path) -> Result<String> {
+    if let Some(given) = given {
+        return Ok(as_node_id(&given, LONGEST_NODE_ID));
+    }
+    let instance = polar_node::instance_id(folder)?;
+    let digits = &instance[instance.len().saturating_sub(SUFFIX)..];
+    let machine = as_node_id(&machine(), LONGEST_NODE_ID - SUFFIX - 1);
+    Ok(format!("{machine}-{digits}"))
+}
+
+/// The same for a node that is alone with its server, and whose state is not kept.
+pub(crate) fn passing_node_id(given: Option<String>) -> String {
+    as_node_id(&given.unwrap_or_else(machine), LONGEST_NODE_ID)
+}
+
+const LONGEST_NODE_ID: usize = 64;
+
+/// Digits behind a machine's name.
+const SUFFIX: usize = 6;
+
+fn machine() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_else(|_| "node".to_owned())
+}
+
+fn as_node_id(name: &str, longest: usize) -> String {
     let safe: String = name
         .trim()
         .chars()
         .map(|c| if c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-') { c } else { '-' })
-        .take(64)
+        .take(longest)
         .collect();
     let trimmed = safe.trim_start_matches(['.', '_', '-']);
     if trimmed.is_empty() { "node".to_owned() } else { trimmed.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_of_one_machine_have_names_of_their_own_which_they_keep() {
+        let (one, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let name = node_id(None, &one.path().join("deep/node")).unwrap();
+        assert_eq!(node_id(None, &one.path().join("deep/node")).unwrap(), name);
+        assert_ne!(node_id(None, other.path()).unwrap(), name);
+        assert!(name.parse::<polar_types::NodeId>().is_ok(), "{name}");
+        assert!(name.starts_with(&as_node_id(&machine(), 57)), "{name}");
+        assert_eq!(node_id(Some("gpu 3".to_owned()), one.path()).unwrap(), "gpu-3");
+    }
 }

@@ -8,7 +8,7 @@ use crate::token::{self, Token};
 use anyhow::{Context, Result, bail};
 use polar_engine::{Engine, EngineKind, EngineOptions, ProbeReport};
 use polar_gateway::GatewayConfig;
-use polar_node::{Node, NodeConfig, ServerAddress};
+use polar_node::{Node, NodeConfig, NodeError, ServerAddress};
 use polar_sandbox::{
     DockerConfig, DockerProvider, LocalConfig, LocalIsolation, LocalProvider, SandboxProvider,
 };
@@ -50,7 +50,7 @@ impl Stack {
         let server = Server::start(server).await.context("start the rollout server")?;
         let api_url = format!("http://{}", server.addr());
         let node = node_config(NodeSettings {
-            node_id: paths::node_id(config.node.node_id),
+            node_id: paths::node_id(config.node.node_id, &node_folder(&config.state))?,
             server: Some(ServerAddress { url: api_url.clone(), token: Some(config.token.secret) }),
             state: node_folder(&config.state),
             gateway_listen: SocketAddr::new(config.node.proxy_host, config.node.proxy_port),
@@ -62,6 +62,11 @@ impl Stack {
         .await?;
         let node = Node::start(node).await.context("start the gateway node")?;
         Ok(Self { server, node, api_url, state: config.state })
+    }
+
+    /// Returns when the server has refused the node for good, with what to do about it.
+    pub(crate) async fn refused(&self) -> anyhow::Error {
+        refused(&self.node).await
     }
 
     pub(crate) fn api_url(&self) -> &str {
@@ -97,7 +102,14 @@ pub(crate) async fn with_stack<T>(
     work: impl AsyncFnOnce(&Stack) -> Result<T>,
 ) -> Result<T> {
     let stack = Stack::start(config, engine).await?;
-    let done = interrupts.unless(work(&stack)).await;
+    let done = interrupts
+        .unless(async {
+            tokio::select! {
+                done = work(&stack) => done,
+                error = stack.refused() => Err(error),
+            }
+        })
+        .await;
     let grace = if done.is_ok() { GRACE } else { Duration::ZERO };
     tokio::select! {
         () = stack.stop(grace) => {}
@@ -109,6 +121,20 @@ pub(crate) async fn with_stack<T>(
         true => error.context("ended what ran and removed its sandboxes"),
         false => error,
     })
+}
+
+/// Returns when the server has refused the node for good, with what to do about it.
+pub(crate) async fn refused(node: &Node) -> anyhow::Error {
+    let error = node.refused().await;
+    let help = matches!(*error, NodeError::Unauthorized { .. }).then(|| {
+        format!(
+            "the gateway node has ended; give it the server's token with --token or POLAR_TOKEN. \
+             Unless the server was given one at its start, it is in {} on its machine",
+            token::place()
+        )
+    });
+    let help = help.unwrap_or_else(|| "the gateway node has ended".to_owned());
+    anyhow::Error::new(error).context(help)
 }
 
 /// Where a node keeps its part of the state.

@@ -19,6 +19,13 @@ pub(crate) enum ClientError {
     /// No answer, or one that means "later".
     #[error("{0}")]
     Later(String),
+    /// Not with this token. It can be mended on the server's side while sessions run; their
+    /// results wait for it.
+    #[error("{0}")]
+    Unauthorized(String),
+    /// It contradicts what the server knows: another node goes by the name.
+    #[error("{0}")]
+    Conflict(String),
     /// It will say the same next time.
     #[error("{0}")]
     Refused(String),
@@ -49,6 +56,10 @@ impl ServerClient {
             .map_err(|error| NodeError::Client(error.to_string()))?;
         let url = server.url.trim_end_matches('/').to_owned();
         Ok(Self { client, url, token: server.token.clone(), node_id })
+    }
+
+    pub(crate) fn url(&self) -> &str {
+        &self.url
     }
 
     pub(crate) async fn lease(&self, ask: &LeaseRequest) -> Result<LeaseResponse, ClientError> {
@@ -119,19 +130,22 @@ async fn send(request: RequestBuilder) -> Result<reqwest::Response, ClientError>
     if status.is_success() {
         return Ok(response);
     }
-    let text = response.text().await.unwrap_or_default();
-    let text =
-        format!("the server answered {status}: {}", text.chars().take(500).collect::<String>());
-    // A token can be mended while sessions run; their results wait for it.
-    let later = status.is_server_error()
-        || matches!(
-            status,
-            StatusCode::UNAUTHORIZED
-                | StatusCode::FORBIDDEN
-                | StatusCode::REQUEST_TIMEOUT
-                | StatusCode::TOO_MANY_REQUESTS
-        );
-    Err(if later { ClientError::Later(text) } else { ClientError::Refused(text) })
+    let said = in_words(&response.text().await.unwrap_or_default());
+    let text = format!("the server answered {status}: {said}");
+    Err(match status {
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => ClientError::Unauthorized(text),
+        StatusCode::CONFLICT => ClientError::Conflict(text),
+        StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS => ClientError::Later(text),
+        status if status.is_server_error() => ClientError::Later(text),
+        _ => ClientError::Refused(text),
+    })
+}
+
+/// What a refusal says to people; all of it, within bounds, when it is not the server's.
+fn in_words(body: &str) -> String {
+    let known = serde_json::from_str::<serde_json::Value>(body).ok();
+    let message = known.as_ref().and_then(|body| body["error"]["message"].as_str());
+    message.unwrap_or(body).chars().take(500).collect()
 }
 
 /// An error with its causes: reqwest's own text leaves the reason out.

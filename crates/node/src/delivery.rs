@@ -79,8 +79,10 @@ impl Courier {
         loop {
             match self.try_once(folder, report, &mut uploaded).await {
                 Ok(ack) => return Ok(ack),
-                Err(ClientError::Refused(refusal)) => return Err(refusal),
-                Err(ClientError::Later(error)) => {
+                Err(ClientError::Refused(refusal) | ClientError::Conflict(refusal)) => {
+                    return Err(refusal);
+                }
+                Err(ClientError::Later(error) | ClientError::Unauthorized(error)) => {
                     tracing::warn!(session = %report.session_id, error, "not delivered yet");
                     backoff.fail();
                     tokio::time::sleep(backoff.pause()).await;

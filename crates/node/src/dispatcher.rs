@@ -4,13 +4,14 @@
 //! only spoken to through their [`Control`]; requests to the server run beside the loop,
 //! so that a server that is away holds up nothing.
 
+use crate::NodeError;
 use crate::client::{Backoff, ClientError, ServerClient};
 use crate::delivery::Courier;
 use crate::holder::{Holder, Left};
 use polar_session::{Control, Progress, SessionRunner};
 use polar_types::{
-    Epoch, Lease, LeaseRequest, LeaseResponse, NodeId, NodeInfo, ReleaseItem, RenewItem,
-    RenewRequest, RenewResponse, SessionId, Stage,
+    Epoch, Lease, LeaseRequest, LeaseResponse, NodeInfo, ReleaseItem, RenewItem, RenewRequest,
+    RenewResponse, SessionId, Stage,
 };
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
@@ -120,13 +121,14 @@ impl Dispatcher {
         }
     }
 
-    pub(crate) fn node_id(&self) -> &NodeId {
-        &self.info.node_id
-    }
-
     /// Works until it is told to drain, every session has ended or been given back, and
-    /// nothing is left of them to clear.
-    pub(crate) async fn run(&mut self, mut draining: watch::Receiver<Option<Duration>>) {
+    /// nothing is left of them to clear. Fails when another node has taken its name; then
+    /// all its sessions are given up.
+    pub(crate) async fn run(
+        &mut self,
+        mut draining: watch::Receiver<Option<Duration>>,
+    ) -> Result<(), NodeError> {
+        let mut ousted = Ok(());
         let mut lease: Option<Question<LeaseResponse>> = None;
         let mut renewal: Option<Question<RenewResponse>> = None;
         let mut renew_at = Instant::now() + self.renewal;
@@ -134,7 +136,7 @@ impl Dispatcher {
         loop {
             let drains = give_up_at.is_some();
             if drains && self.held.is_empty() && self.clearing.is_empty() {
-                break;
+                return ousted;
             }
             if lease.is_none() && !drains {
                 lease = self.ask_for_work();
@@ -142,11 +144,13 @@ impl Dispatcher {
             tokio::select! {
                 answer = answered(&mut lease) => {
                     lease = None;
+                    ousted = ousted.and(self.check_name(&answer));
                     self.take_leases(answer);
                     renew_at = renew_at.min(Instant::now() + self.renewal);
                 }
                 answer = answered(&mut renewal) => {
                     renewal = None;
+                    ousted = ousted.and(self.check_name(&answer));
                     self.take_renewal(answer);
                 }
                 Some(ended) = self.tasks.join_next(), if !self.tasks.is_empty() => {
@@ -175,7 +179,23 @@ impl Dispatcher {
                     self.give_back(|stage| stage != Stage::Deliver);
                 }
             }
+            if ousted.is_err() && give_up_at.is_none() {
+                lease = None;
+                give_up_at = Some(Instant::now() + RELEASE_WAIT);
+                self.held.values_mut().for_each(Held::lose);
+            }
             self.show();
+        }
+    }
+
+    /// Fails when the server says that the name is another node's, and with it all leases.
+    fn check_name<T>(&self, answer: &Result<T, ClientError>) -> Result<(), NodeError> {
+        match answer {
+            Err(ClientError::Conflict(answer)) => Err(NodeError::NameInUse {
+                url: self.client.url().to_owned(),
+                answer: answer.clone(),
+            }),
+            _ => Ok(()),
         }
     }
 

@@ -18,12 +18,13 @@ mod client;
 mod delivery;
 mod dispatcher;
 mod holder;
+mod introduction;
 mod listeners;
 mod salvage;
 mod state;
 
 pub use dispatcher::HeldSession;
-pub use state::LONGEST_STATE_PATH;
+pub use state::{LONGEST_STATE_PATH, instance_id};
 
 use client::ServerClient;
 use delivery::Courier;
@@ -83,7 +84,7 @@ pub struct NodeConfig {
     pub output_limit: u64,
 }
 
-/// Why a node does not start.
+/// Why a node does not start, or ends by itself.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
     /// A stage without places.
@@ -111,6 +112,22 @@ pub enum NodeError {
     /// The control listener would be open to everyone.
     #[error("the control listener on {0} needs a token; only loopback may go without")]
     Open(SocketAddr),
+    /// The server does not take the node's token.
+    #[error("the rollout server at {url} does not let this node in: {answer}")]
+    Unauthorized {
+        /// The server.
+        url: String,
+        /// What it said.
+        answer: String,
+    },
+    /// Another running node goes by the name.
+    #[error("the rollout server at {url} refuses this node: {answer}")]
+    NameInUse {
+        /// The server.
+        url: String,
+        /// What it said.
+        answer: String,
+    },
     /// The client for the server could not be made.
     #[error("set up the connection to the server: {0}")]
     Client(String),
@@ -130,6 +147,7 @@ pub struct Node {
     /// Told once, with how long running sessions may go on.
     drain: watch::Sender<Option<Duration>>,
     work: JoinHandle<()>,
+    refusal: watch::Receiver<Option<Arc<NodeError>>>,
     listeners: Listeners,
     // Unlocked when dropped, which is the last thing that happens.
     _state: StateFolder,
@@ -158,7 +176,8 @@ impl Node {
         });
         let (drain, draining) = watch::channel(None);
         let (shown, held) = watch::channel(Vec::new());
-        let info = node_info(&config);
+        let info = node_info(&config)?;
+        let (refused, refusal) = watch::channel(None);
         let work = match &config.server {
             None => {
                 salvage::sweep(&config.providers).await;
@@ -170,17 +189,41 @@ impl Node {
                 let courier = Courier::new(client.clone(), state.undelivered(), stopping);
                 let sessions = state.sessions();
                 let providers = config.providers.clone();
-                let mut dispatcher =
-                    Dispatcher::new(info, client, courier.clone(), runner, sessions.clone(), shown);
+                let mut dispatcher = Dispatcher::new(
+                    info.clone(),
+                    client.clone(),
+                    courier.clone(),
+                    runner,
+                    sessions.clone(),
+                    shown,
+                );
                 tokio::spawn(async move {
                     salvage::sweep(&providers).await;
-                    let node = dispatcher.node_id().clone();
-                    salvage::deliver_left_behind(&sessions, &node, &courier, &draining).await;
-                    dispatcher.run(draining).await;
+                    let node = info.node_id.clone();
+                    let done = match introduction::introduce(&client, info, &draining).await {
+                        Ok(()) => {
+                            salvage::deliver_left_behind(&sessions, &node, &courier, &draining)
+                                .await;
+                            dispatcher.run(draining).await
+                        }
+                        Err(error) => Err(error),
+                    };
+                    if let Err(error) = done {
+                        refused.send_replace(Some(Arc::new(error)));
+                    }
                 })
             }
         };
-        Ok(Self { gateway_address, control_address, held, drain, work, listeners, _state: state })
+        Ok(Self {
+            gateway_address,
+            control_address,
+            held,
+            drain,
+            work,
+            refusal,
+            listeners,
+            _state: state,
+        })
     }
 
     /// Where the proxy listens.
@@ -196,6 +239,17 @@ impl Node {
     /// The sessions it holds, kept up to date.
     pub fn held(&self) -> watch::Receiver<Vec<HeldSession>> {
         self.held.clone()
+    }
+
+    /// Returns when the server has refused the node for good, which has given up all its
+    /// sessions by then; does not return otherwise.
+    pub async fn refused(&self) -> Arc<NodeError> {
+        let mut refusal = self.refusal.clone();
+        let refused = refusal.wait_for(Option::is_some).await.ok().and_then(|error| error.clone());
+        match refused {
+            Some(error) => error,
+            None => std::future::pending().await,
+        }
     }
 
     /// Takes no more work; gives back what has not started to run, lets the rest go on
@@ -225,17 +279,18 @@ fn check(config: &NodeConfig) -> Result<(), NodeError> {
     }
 }
 
-fn node_info(config: &NodeConfig) -> NodeInfo {
+fn node_info(config: &NodeConfig) -> Result<NodeInfo, NodeError> {
     let engine = config.engine.info();
-    NodeInfo {
+    Ok(NodeInfo {
         node_id: config.node_id.clone(),
         boot_id: uuid::Uuid::now_v7().to_string(),
+        instance_id: instance_id(&config.state_dir)?,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         slots: config.slots,
         runtimes: config.providers.iter().map(|provider| provider.kind().to_owned()).collect(),
         engine: format!("{:?} {} ({})", engine.kind, engine.url, engine.model),
         held: BTreeMap::new(),
-    }
+    })
 }
 
 /// The address as sandboxes of this machine reach it.

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! <state>/lock           locked while a node runs
+//!         instance       tells this node from others of its name
 //!         gateway.sock   the proxy, for sandboxes without network
 //!         sessions/      attempts that are not delivered yet
 //!         undelivered/   attempts whose report the server refuses
@@ -10,7 +11,8 @@
 
 use crate::NodeError;
 use std::fs::{self, File, TryLockError};
-use std::os::unix::fs::DirBuilderExt;
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 pub(crate) struct StateFolder {
@@ -19,6 +21,7 @@ pub(crate) struct StateFolder {
     _lock: File,
 }
 
+const INSTANCE: &str = "instance";
 const SOCKET: &str = "gateway.sock";
 
 /// Below the kernel's limit of 108 bytes, with room for the terminating zero.
@@ -67,7 +70,42 @@ impl StateFolder {
     }
 }
 
+/// What tells the node of this state folder from every other, over restarts: 32 hexadecimal
+/// digits, the last of them random. Made when the folder has none yet.
+pub fn instance_id(state: &Path) -> Result<String, NodeError> {
+    let failed = |action, error| NodeError::io(action, state.join(INSTANCE).display(), error);
+    create(state).map_err(|error| NodeError::io("create", state.display(), error))?;
+    loop {
+        match fs::read_to_string(state.join(INSTANCE)) {
+            Ok(id) if !id.trim().is_empty() => return Ok(id.trim().to_owned()),
+            Ok(_) => {
+                let empty = io::Error::new(ErrorKind::InvalidData, "it is empty; delete it");
+                return Err(failed("read", empty));
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                make_instance_id(state).map_err(|error| failed("write", error))?;
+            }
+            Err(error) => return Err(failed("read", error)),
+        }
+    }
+}
+
+/// Complete once it has its name; whoever comes first, everybody takes what lies there.
+fn make_instance_id(state: &Path) -> io::Result<()> {
+    let id = uuid::Uuid::now_v7().simple().to_string();
+    let draft = state.join(format!("{INSTANCE}.{id}"));
+    let mut file = File::options().write(true).create_new(true).mode(0o600).open(&draft)?;
+    writeln!(file, "{id}")?;
+    file.sync_all()?;
+    let named = fs::hard_link(&draft, state.join(INSTANCE));
+    fs::remove_file(&draft)?;
+    match named {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(()),
+    }
+}
+
 /// Conversations and logs are nobody else's business.
-fn create(path: &Path) -> std::io::Result<()> {
+fn create(path: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
 }

@@ -18,6 +18,20 @@ pub enum StoreError {
     /// What was submitted contradicts what is stored.
     #[error("{0}")]
     Conflict(String),
+    /// Another running node goes by the name.
+    #[error(
+        "the node name {name:?} is in use by another running node, last heard of {silent_for} \
+         seconds ago; give this one a name of its own with --node-id, or, if that one has \
+         ended, start this one again in {free_in} seconds"
+    )]
+    NameInUse {
+        /// The name.
+        name: String,
+        /// Seconds since the other one was heard of.
+        silent_for: u64,
+        /// Seconds until the name is free, if the other one stays silent.
+        free_in: u64,
+    },
     /// The file lies where SQLite cannot keep its promises.
     #[error(
         "{path} is on a {filesystem} file system; the database needs a disk of this machine, \
@@ -79,7 +93,7 @@ impl StoreError {
     pub fn class(&self) -> ErrorClass {
         match self {
             Self::NotFound { .. } => ErrorClass::NotFound,
-            Self::Conflict(_) => ErrorClass::Conflict,
+            Self::Conflict(_) | Self::NameInUse { .. } => ErrorClass::Conflict,
             Self::NetworkFilesystem { .. } | Self::Path { .. } | Self::TooNew { .. } => {
                 ErrorClass::Invalid
             }

@@ -1,9 +1,9 @@
 //! The decisions that do not depend on where things are kept: what follows the end of an
 //! attempt, which deadline a session gets, what an event says.
 
-use crate::Limits;
+use crate::{Limits, StoreError};
 use jiff::Timestamp;
-use polar_types::{Budgets, ErrorClass, Outcome, SessionStatus, Side, Stage, TaskStatus};
+use polar_types::{Budgets, ErrorClass, NodeInfo, Outcome, SessionStatus, Side, Stage, TaskStatus};
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -244,22 +244,54 @@ pub(crate) fn callback_id(ended: &str, what: polar_types::EventKind) -> String {
     format!("{ended}:{}", what.as_str())
 }
 
+/// The node that was last heard of under a name.
+pub(crate) struct NameHolder {
+    pub(crate) info: NodeInfo,
+    pub(crate) last_seen: i64,
+    /// When the last of its leases runs out, if it holds any. Later than a lease time from
+    /// when it was heard of where the server was away and gave leases a fresh term.
+    pub(crate) leased_until: Option<i64>,
+}
+
+/// Refuses a node while another one goes by its name: each would take the other's sessions.
+/// A restart is no other node, and takes over at once.
+pub(crate) fn check_name(
+    asking: &NodeInfo,
+    holder: &NameHolder,
+    limits: &Limits,
+    now: i64,
+) -> Result<(), StoreError> {
+    let known = &holder.info;
+    let same_instance = !asking.instance_id.is_empty() && asking.instance_id == known.instance_id;
+    let heard_until = plus(holder.last_seen, limits.lease_ttl);
+    let free_at = holder.leased_until.map_or(heard_until, |until| until.max(heard_until));
+    if asking.boot_id == known.boot_id || same_instance || free_at <= now {
+        return Ok(());
+    }
+    let seconds = |millis: i64| u64::try_from(millis).unwrap_or(0).div_ceil(1000);
+    Err(StoreError::NameInUse {
+        name: asking.node_id.to_string(),
+        silent_for: seconds(now.saturating_sub(holder.last_seen)),
+        free_in: seconds(free_at.saturating_sub(now)),
+    })
+}
+
 /// Nodes not heard of for so long are forgotten.
 pub(crate) const NODE_MEMORY: Duration = Duration::from_secs(24 * 3600);
 
 /// What a leased session waits for once its task is cancelled.
 pub(crate) const WAITING_FOR_CANCEL: &str = "its node to end it, as the task is cancelled";
 
-pub(crate) fn other_body(task: &polar_types::TaskId) -> crate::StoreError {
-    crate::StoreError::Conflict(format!(
+pub(crate) fn other_body(task: &polar_types::TaskId) -> StoreError {
+    StoreError::Conflict(format!(
         "task {:?} is already stored with another body; submit the same body again, or choose \
          another task_id",
         task.as_str()
     ))
 }
 
-pub(crate) fn session_ids_taken(task: &polar_types::TaskId) -> crate::StoreError {
-    crate::StoreError::Conflict(format!(
+pub(crate) fn session_ids_taken(task: &polar_types::TaskId) -> StoreError {
+    StoreError::Conflict(format!(
         "the sessions of task {:?} would have the names of another task's sessions, since long \
          task ids are cut; choose a shorter task_id",
         task.as_str()

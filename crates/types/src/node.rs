@@ -39,6 +39,10 @@ pub struct NodeInfo {
     pub node_id: NodeId,
     /// New with each start of the process, so that the server notices a restart.
     pub boot_id: String,
+    /// Kept in its state folder, so that the server tells a restart of the same node from
+    /// another one that goes by its name. Empty from nodes that keep none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub instance_id: String,
     /// Its version of Polar.
     pub version: String,
     /// Its capacity.

@@ -173,7 +173,9 @@ TrajectoryStrategy = Union[Literal["per_request", "prefix_merging"], str]
 
 
 class SamplingPins(Model):
-    """Values that replace whatever the harness sends. `None` leaves the harness's own.
+    """Values that replace whatever the harness sends. `None` leaves the harness's own; where it
+    sends none, temperature and `top_p` are 1 and all tokens are kept, whatever the engine's
+    or the model's own defaults are.
 
     Harnesses send no sampling parameters or hard-coded ones, which would silently take a run
     off policy; pins make the task the one source.
@@ -455,9 +457,7 @@ class TokenCounts(TokenMembers):
     """Tokens in exactly one trace with mask 1."""
 
     context: int
-    """Positions in responses that were not sampled there: tool output, user turns. Their mask is
-    0.
-    """
+    """Positions in responses that were not sampled there, mask 0: tool output, user turns."""
 
     untrained: dict[str, int] = {}
     """The rest, by reason."""
@@ -553,7 +553,7 @@ class SessionReport(Model):
     """Exit code of the harness, when it came to an end by itself."""
 
     forks: dict[ForkCause, int] = {}
-    """How often each cause forked a trace."""
+    """How many traces there are by cause; the first one counts as `new_lineage`."""
 
     artifacts: list[Artifact] = []
     """Files uploaded beforehand."""
@@ -726,13 +726,16 @@ class Trace(TraceMembers):
     """`1 / siblings`: weight that makes every rollout count once."""
 
     sampling: dict[str, Any]
-    """Sampling parameters used, engine and logprob mode of the last call."""
+    """Sampling parameters used, engine and logprob mode of the last call; with `carried` what
+    else its engine was told, with `tool_choice` a choice that was forced, with `varied` the
+    names of what was not the same in all calls.
+    """
 
     tools: Any = None
     """Tools offered, as OpenAI tool definitions."""
 
     finish_reason: Optional[str] = None
-    """Why the last reply ended: `stop`, `tool_calls`, `length`, `abort`, `error`."""
+    """Why the last reply ended: `stop`, `tool_calls`, `length`, `cancelled` by the harness."""
 
     reward: Optional[float] = None
     """Reward of the rollout."""
@@ -878,6 +881,11 @@ class NodeInfo(Model):
 
     engine: str
     """The engine behind its gateway, for people: kind, URL, model."""
+
+    instance_id: Optional[str] = None
+    """Kept in its state folder, so that the server tells a restart of the same node from another
+    one that goes by its name. Empty from nodes that keep none.
+    """
 
     held: dict[str, int] = {}
     """Sessions it holds per stage."""

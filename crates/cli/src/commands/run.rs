@@ -73,7 +73,9 @@ async fn here(args: Run, task: Value, interrupts: &mut Interrupts) -> Result<Vec
             Ok(followed)
         }
         None => {
-            let node_id = paths::node_id(args.node.node_id.clone());
+            let mut args = args;
+            let node_id = paths::passing_node_id(args.node.node_id.take());
+            args.node.node_id = Some(node_id.clone());
             let folder = interrupts.unless(RunFolder::create(&node_id)).await?;
             let state = folder.path().to_owned();
             folder.remove_after(within(&args, state, task, interrupts).await).await

@@ -33,9 +33,9 @@ pub(crate) async fn up(args: Up) -> Result<()> {
         stack.state().display(),
         token_line(kept_in.as_deref()),
     ))?;
-    until_interrupted().await?;
+    let ended = until_interrupted_or(stack.refused()).await;
     stack.shutdown().await;
-    Ok(())
+    ended
 }
 
 pub(crate) async fn rollout_server(args: RolloutServer) -> Result<()> {
@@ -67,10 +67,11 @@ pub(crate) async fn gateway(args: GatewayNode) -> Result<()> {
         url: base_url(&address),
         token: Some(token.secret.clone()),
     });
+    let folder = stack::node_folder(&paths::state(args.state)?);
     let config = stack::node_config(NodeSettings {
-        node_id: paths::node_id(args.node_id),
+        node_id: paths::node_id(args.node_id, &folder)?,
         server,
-        state: stack::node_folder(&paths::state(args.state)?),
+        state: folder,
         gateway_listen: SocketAddr::new(args.host, args.port),
         control: Some((control, token.secret)),
         concurrency: args.concurrency,
@@ -85,9 +86,9 @@ pub(crate) async fn gateway(args: GatewayNode) -> Result<()> {
     }
     text.push_str(&token_line(token.kept_in.as_deref()));
     announce(&text)?;
-    until_interrupted().await?;
+    let ended = until_interrupted_or(stack::refused(&node)).await;
     node.shutdown(stack::GRACE).await;
-    Ok(())
+    ended
 }
 
 /// Says where the token is, unless whoever gave it knows.
@@ -100,6 +101,14 @@ fn announce(text: &str) -> Result<()> {
     writeln!(out, "{text}")?;
     out.flush()?;
     Ok(())
+}
+
+/// Returns on Ctrl-C or SIGTERM, or with the error that comes before.
+async fn until_interrupted_or(error: impl Future<Output = anyhow::Error>) -> Result<()> {
+    tokio::select! {
+        interrupted = until_interrupted() => interrupted,
+        error = error => Err(error),
+    }
 }
 
 /// Returns on Ctrl-C or SIGTERM.

@@ -8,5 +8,6 @@
 )]
 
 mod interrupts;
+mod nodes;
 mod support;
 mod tokens;

@@ -87,3 +87,18 @@ fn a_node_of_another_machine_is_told_that_it_needs_the_token() {
         assert!(said.contains(part), "{said}");
     }
 }
+
+#[test]
+fn a_node_with_a_wrong_token_ends_and_says_where_the_right_one_is() {
+    let user = User::new();
+    let (_engine, engine) = user.engine();
+    let (_server, [server]) = user.start(&["rollout-server", "--port=0"], ["control API"]);
+    let node = ["gateway", "--rollout-server", &server, "--engine", &engine, "--token=wrong"];
+    let more = ["--port=0", "--control-port=0", "--local-isolation=process"];
+    let refused = user.run(&[&node[..], &more].concat());
+    let said = shown(&refused);
+    assert_eq!(refused.status.code(), Some(1), "{said}");
+    for part in ["401", "--token", "POLAR_TOKEN", "~/.local/state/polar/token"] {
+        assert!(said.contains(part), "{said}");
+    }
+}

@@ -235,3 +235,47 @@ async fn a_node_without_a_disk_gives_sessions_back_unspent() {
     assert_eq!(session.status, SessionStatus::Completed, "{session:?}");
     node.shutdown(Duration::ZERO).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_whose_name_another_took_while_it_was_cut_off_gives_up_and_ends() {
+    let cluster = Cluster::with_lease_ttl(Duration::from_secs(2)).await;
+    let line = Line::to(cluster.server_addr).await;
+    let mut config = cluster.config("cut").await;
+    config.server.as_mut().unwrap().url = format!("http://{}", line.addr());
+    let cut = polar_node::Node::start(config).await.unwrap();
+    let pid = cluster.state("pid");
+    let command = format!("echo $$ > {}; sleep 600", pid.display());
+    let harness = json!({"name": "shell", "command": command});
+    let task = cluster.submit(json!({"harness": harness, "max_attempts": 1})).await;
+    within(line.carry(until(|| pid.exists()))).await;
+    cluster.ended(&task).await;
+
+    let mut config = cluster.config("other").await;
+    config.node_id = "cut".parse().unwrap();
+    within(async {
+        let mut looks = tokio::time::interval(Duration::from_millis(50));
+        while cluster.get::<NodeList>("/api/nodes").await.nodes[0].alive {
+            looks.tick().await;
+        }
+    })
+    .await;
+    let other = polar_node::Node::start(config).await.unwrap();
+    let boot = || async { cluster.get::<NodeList>("/api/nodes").await.nodes[0].clone() };
+    let old = boot().await;
+    within(async {
+        let mut looks = tokio::time::interval(Duration::from_millis(50));
+        while boot().await.node.boot_id == old.node.boot_id {
+            looks.tick().await;
+        }
+    })
+    .await;
+
+    let ousted = async {
+        let refused = cut.refused().await;
+        assert!(matches!(*refused, polar_node::NodeError::NameInUse { .. }), "{refused}");
+    };
+    within(line.carry(ousted)).await;
+    assert!(!runs(&std::fs::read_to_string(&pid).unwrap()), "it gave up what it held");
+    within(cut.shutdown(Duration::ZERO)).await;
+    other.shutdown(Duration::ZERO).await;
+}

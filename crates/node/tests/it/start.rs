@@ -1,8 +1,10 @@
 //! What a node refuses at its start, and what it says then.
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, until, within};
 use polar_node::{Node, NodeError};
-use polar_types::Slots;
+use polar_server::{Server, ServerConfig};
+use polar_types::{SessionStatus, Slots};
+use serde_json::json;
 use std::time::Duration;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -43,4 +45,55 @@ async fn impossible_settings_say_what_to_change() {
     config.gateway_listen = taken.local_addr().unwrap();
     let error = Node::start(config).await.err().unwrap().to_string();
     assert!(error.contains(&taken.local_addr().unwrap().to_string()), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn promise_5_a_second_node_of_a_name_ends_and_takes_nothing_from_the_first() {
+    let cluster = Cluster::new().await;
+    let first = cluster.node("a").await;
+    let started = cluster.state("started");
+    let go = cluster.state("go");
+    let command = format!(
+        "touch {}; while [ ! -e {} ]; do sleep 0.05; done; python3 agent.py",
+        started.display(),
+        go.display()
+    );
+    let task = cluster.submit(json!({"harness": {"name": "shell", "command": command}})).await;
+    until(|| started.exists()).await;
+
+    let mut config = cluster.config("b").await;
+    config.node_id = "a".parse().unwrap();
+    let second = Node::start(config).await.unwrap();
+    let refused = within(second.refused()).await;
+    assert!(matches!(*refused, NodeError::NameInUse { .. }), "{refused}");
+    let said = refused.to_string();
+    assert!(said.contains("another running node") && said.contains("--node-id"), "{said}");
+    within(second.shutdown(Duration::ZERO)).await;
+
+    std::fs::write(&go, "").unwrap();
+    let session = cluster.ended(&task).await.remove(0);
+    assert_eq!(session.status, SessionStatus::Completed, "{session:?}");
+    assert_eq!(session.attempts.len(), 1);
+    first.shutdown(Duration::ZERO).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_whose_token_is_refused_at_its_start_ends() {
+    let cluster = Cluster::new().await;
+    let mut closed = ServerConfig::new(cluster.state("closed"));
+    closed.bind = "127.0.0.1:0".parse().unwrap();
+    closed.control_token = Some("right".to_owned());
+    let server = within(Server::start(closed)).await.unwrap();
+    for token in [Some("wrong".to_owned()), None] {
+        let mut config = cluster.config("a").await;
+        let address = config.server.as_mut().unwrap();
+        address.url = format!("http://{}", server.addr());
+        address.token = token;
+        let node = Node::start(config).await.unwrap();
+        let refused = within(node.refused()).await;
+        assert!(matches!(*refused, NodeError::Unauthorized { .. }), "{refused}");
+        assert!(refused.to_string().contains("401"), "{refused}");
+        within(node.shutdown(Duration::ZERO)).await;
+    }
+    server.shutdown().await;
 }

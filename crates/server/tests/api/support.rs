@@ -218,6 +218,7 @@ pub(crate) fn node_info(node: &str, boot: &str) -> NodeInfo {
     NodeInfo {
         node_id: node.parse().unwrap(),
         boot_id: boot.to_owned(),
+        instance_id: format!("folder-of-{node}"),
         version: "0".to_owned(),
         slots: Slots::default(),
         runtimes: vec!["local".to_owned()],

@@ -1,7 +1,7 @@
 //! What happens to the model: from submission to the end.
 
 use super::state::{Holder, Node, OutboxEntry, Session, State, Task};
-use crate::rules::{self, Loss, Next, Standing, Verdict, longest_hold, plus, rfc3339};
+use crate::rules::{self, Loss, NameHolder, Next, Standing, Verdict, longest_hold, plus, rfc3339};
 use crate::{Expired, Limits, NewTask, StoreError, Submitted};
 use polar_types::{
     AttemptInfo, CallbackState, CallbackStatus, Epoch, Event, EventKind, Lease, NodeInfo, Outcome,
@@ -106,6 +106,7 @@ impl State {
         limits: &Limits,
         now: i64,
     ) -> Result<Vec<Lease>, StoreError> {
+        self.check_name(node, limits, now)?;
         let replaced: Vec<SessionId> = self
             .leases_of(&node.node_id)
             .filter(|s| s.lease.as_ref().is_some_and(|held| held.boot_id != node.boot_id))
@@ -173,6 +174,17 @@ impl State {
         Ok(Lease { session_id: id.clone(), attempt, epoch, sample_index, group_id, task })
     }
 
+    fn check_name(&self, node: &NodeInfo, limits: &Limits, now: i64) -> Result<(), StoreError> {
+        let Some(known) = self.nodes.get(&node.node_id) else { return Ok(()) };
+        let leases = self.leases_of(&node.node_id).filter_map(|session| session.lease.as_ref());
+        let holder = NameHolder {
+            info: known.info.clone(),
+            last_seen: known.last_seen,
+            leased_until: leases.map(|lease| lease.expires_at).max(),
+        };
+        rules::check_name(node, &holder, limits, now)
+    }
+
     fn note_node(&mut self, info: &NodeInfo, now: i64) {
         let node = Node { info: info.clone(), first_seen: now, last_seen: now };
         let node = self
@@ -188,7 +200,8 @@ impl State {
         request: &RenewRequest,
         limits: &Limits,
         now: i64,
-    ) -> RenewResponse {
+    ) -> Result<RenewResponse, StoreError> {
+        self.check_name(&request.node, limits, now)?;
         self.note_node(&request.node, now);
         let mut answer = RenewResponse::default();
         for item in &request.items {
@@ -221,7 +234,7 @@ impl State {
                 self.append(now, EventKind::SessionStatus, &task, Some(id), data);
             }
         }
-        answer
+        Ok(answer)
     }
 
     pub(super) fn extend_leases(&mut self, limits: &Limits, now: i64) -> u64 {

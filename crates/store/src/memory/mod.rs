@@ -91,7 +91,7 @@ impl TaskStore for MemoryStore {
         request: &RenewRequest,
         now: Timestamp,
     ) -> Result<RenewResponse, StoreError> {
-        self.write(|state, limits| Ok(state.renew(request, limits, millis(now))))
+        self.write(|state, limits| state.renew(request, limits, millis(now)))
     }
 
     async fn complete(

@@ -4,7 +4,7 @@ use super::ending::{self, SessionRow};
 use super::events::append;
 use super::rows::{backend, count, get, json, position, to_json, word};
 use super::writer::{Work, Write};
-use crate::rules::{self, Loss, longest_hold, plus};
+use crate::rules::{self, Loss, NameHolder, longest_hold, plus};
 use crate::{Limits, StoreError};
 use async_trait::async_trait;
 use polar_types::{
@@ -26,6 +26,7 @@ impl Write for Claim {
     type Answer = Vec<Lease>;
 
     async fn apply(&self, work: &mut Work<'_>) -> Result<Vec<Lease>, StoreError> {
+        check_name(work, &self.node, self.now).await?;
         self.take_over(work).await?;
         note_node(work, &self.node, self.now).await?;
         let mut specs: HashMap<String, Result<TaskSpec, String>> = HashMap::new();
@@ -45,8 +46,8 @@ impl Write for Claim {
 }
 
 impl Claim {
-    /// A process that asks under the name of an earlier one has taken its place; what the
-    /// earlier one held runs nowhere.
+    /// A process that may ask under the name of an earlier one has taken its place; what
+    /// the earlier one held runs nowhere.
     async fn take_over(&self, work: &mut Work<'_>) -> Result<(), StoreError> {
         let held = sqlx::query(
             "SELECT session_id FROM session WHERE node_id = $1 AND boot_id <> $2
@@ -160,6 +161,26 @@ async fn load_spec(
     Ok(json(&row, "spec").map_err(|error| error.to_string()))
 }
 
+async fn check_name(work: &mut Work<'_>, node: &NodeInfo, now: i64) -> Result<(), StoreError> {
+    let row = sqlx::query(
+        "SELECT info, last_seen,
+             (SELECT MAX(expires_at) FROM session WHERE session.node_id = node.node_id)
+                 AS leased_until
+         FROM node WHERE node_id = $1",
+    )
+    .bind(node.node_id.as_str())
+    .fetch_optional(&mut *work.db)
+    .await
+    .map_err(backend)?;
+    let Some(row) = row else { return Ok(()) };
+    let holder = NameHolder {
+        info: json(&row, "info")?,
+        last_seen: get(&row, "last_seen")?,
+        leased_until: get(&row, "leased_until")?,
+    };
+    rules::check_name(node, &holder, work.limits, now)
+}
+
 async fn note_node(work: &mut Work<'_>, node: &NodeInfo, now: i64) -> Result<(), StoreError> {
     sqlx::query(
         "INSERT INTO node (node_id, boot_id, info, first_seen, last_seen)
@@ -187,6 +208,7 @@ impl Write for Renew {
     type Answer = RenewResponse;
 
     async fn apply(&self, work: &mut Work<'_>) -> Result<RenewResponse, StoreError> {
+        check_name(work, &self.request.node, self.now).await?;
         note_node(work, &self.request.node, self.now).await?;
         let mut answer = RenewResponse::default();
         for item in &self.request.items {

@@ -7,7 +7,8 @@ use polar_store::{
     CallbackResult, EventQuery, Expired, MemoryStore, SqliteStore, StoreError, TaskQuery, TaskStore,
 };
 use polar_types::{
-    CallbackStatus, EventKind, Lease, Outcome, ResultAck, SessionStatus, Side, Stage, TaskStatus,
+    CallbackStatus, ErrorClass, EventKind, Lease, NodeInfo, Outcome, ResultAck, SessionStatus,
+    Side, Stage, TaskStatus,
 };
 use serde_json::json;
 
@@ -50,6 +51,8 @@ on_every_store!(
     cancelling_ends_what_is_queued_and_asks_for_the_rest,
     a_cancelled_session_is_not_tried_again,
     a_node_that_restarts_loses_what_it_held,
+    a_second_node_of_the_same_name_is_refused_while_the_first_is_heard_of,
+    nodes_that_keep_no_instance_id_are_told_apart_by_their_boot_id,
     events_have_no_gaps_and_a_filter_moves_the_cursor,
     callbacks_stay_until_they_are_settled,
     tasks_are_listed_newest_first_in_pages,
@@ -374,6 +377,46 @@ async fn a_node_that_restarts_loses_what_it_held(store: &dyn TaskStore) {
     let nodes = store.nodes(at(2)).await.unwrap();
     assert_eq!(nodes.iter().map(|n| n.leased).collect::<Vec<_>>(), [1, 1]);
     assert_eq!(nodes[0].node.boot_id, "boot-2");
+}
+
+async fn a_second_node_of_the_same_name_is_refused_while_the_first_is_heard_of(
+    store: &dyn TaskStore,
+) {
+    store.submit(vec![task("t", json!({ "num_samples": 2 }))], at(0)).await.unwrap();
+    let first = node("n1");
+    let held = store.claim(&first, 1, at(0)).await.unwrap().remove(0);
+    let second = NodeInfo {
+        instance_id: "another folder".to_owned(),
+        ..node_with("n1", "boot-2", &["local"])
+    };
+    let ttl = LIMITS.lease_ttl.as_secs() as i64;
+    for now in [1, ttl - 1] {
+        let refused = store.claim(&second, 1, at(now)).await.unwrap_err();
+        assert!(matches!(refused, StoreError::NameInUse { .. }), "{refused}");
+        assert_eq!(refused.class(), ErrorClass::Conflict);
+        assert!(refused.to_string().contains("--node-id"), "{refused}");
+        let refused = store.renew(&renewal(&second, &[], Stage::Run), at(now)).await.unwrap_err();
+        assert!(matches!(refused, StoreError::NameInUse { .. }), "{refused}");
+    }
+    // Nor does asking keep a name, or cost who has it anything.
+    let answer = store.renew(&renewal(&first, &[&held], Stage::Run), at(ttl - 1)).await.unwrap();
+    assert!(answer.lost.is_empty());
+    assert_eq!(store.nodes(at(ttl - 1)).await.unwrap()[0].node.boot_id, "boot-1");
+
+    // A lease that a restart of the server gave a fresh term counts as heard of.
+    store.extend_leases(at(2 * ttl)).await.unwrap();
+    store.claim(&second, 1, at(3 * ttl - 1)).await.unwrap_err();
+    // Silent for a lease time, it has lost the name, and is refused itself from then on.
+    assert_eq!(store.claim(&second, 1, at(3 * ttl)).await.unwrap().len(), 1);
+    let refused = store.renew(&renewal(&first, &[&held], Stage::Run), at(3 * ttl)).await;
+    assert!(matches!(refused, Err(StoreError::NameInUse { .. })), "{refused:?}");
+}
+
+async fn nodes_that_keep_no_instance_id_are_told_apart_by_their_boot_id(store: &dyn TaskStore) {
+    let keeps_none = |boot| NodeInfo { instance_id: String::new(), ..node_with("n1", boot, &[]) };
+    store.claim(&keeps_none("boot-1"), 1, at(0)).await.unwrap();
+    store.claim(&keeps_none("boot-1"), 1, at(1)).await.unwrap();
+    store.claim(&keeps_none("boot-2"), 1, at(1)).await.unwrap_err();
 }
 
 async fn events_have_no_gaps_and_a_filter_moves_the_cursor(store: &dyn TaskStore) {

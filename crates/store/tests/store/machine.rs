@@ -15,7 +15,7 @@ enum Step {
     Submit { tasks: Vec<(u8, u8)> },
     Cancel { task: u8 },
     Claim { node: u8, boot: u8, free: u8 },
-    Renew { node: u8, leases: Vec<prop::sample::Index>, stage: u8 },
+    Renew { node: u8, boot: u8, leases: Vec<prop::sample::Index>, stage: u8 },
     Complete { lease: prop::sample::Index, outcome: u8 },
     Release { lease: prop::sample::Index },
     Expire,
@@ -29,14 +29,10 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         3 => prop::collection::vec((0..6_u8, 0..4_u8), 1..3).prop_map(|tasks| Step::Submit { tasks }),
         1 => (0..7_u8).prop_map(|task| Step::Cancel { task }),
-        5 => (0..3_u8, 0..2_u8, 0..4_u8).prop_map(|(node, boot, free)| Step::Claim {
-            node,
-            // A restart is rare.
-            boot: u8::from(boot == 1 && free == 3),
-            free
-        }),
-        3 => (0..3_u8, prop::collection::vec(index(), 0..3), 0..5_u8)
-            .prop_map(|(node, leases, stage)| Step::Renew { node, leases, stage }),
+        5 => (0..3_u8, boot(), 0..4_u8)
+            .prop_map(|(node, boot, free)| Step::Claim { node, boot, free }),
+        3 => (0..3_u8, boot(), prop::collection::vec(index(), 0..3), 0..5_u8)
+            .prop_map(|(node, boot, leases, stage)| Step::Renew { node, boot, leases, stage }),
         6 => (index(), 0..8_u8).prop_map(|(lease, outcome)| Step::Complete { lease, outcome }),
         1 => index().prop_map(|lease| Step::Release { lease }),
         2 => Just(Step::Expire),
@@ -46,6 +42,13 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|seconds| Step::Wait { seconds }),
     ]
 }
+
+/// Mostly the same process; now and then a restart of it, or another node of its name.
+fn boot() -> impl Strategy<Value = u8> {
+    prop_oneof![8 => Just(0_u8), 1 => Just(1_u8), 1 => Just(RIVAL)]
+}
+
+const RIVAL: u8 = 2;
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..Default::default() })]
@@ -126,13 +129,13 @@ impl Pair {
             Step::Claim { node, boot, free } => {
                 let info = node_of(node, boot);
                 let leases = both!(self, store => store.claim(&info, u32::from(free), now));
-                history.leases.extend(leases.unwrap());
+                history.leases.extend(leases.unwrap_or_default());
             }
-            Step::Renew { node, leases, stage } => {
+            Step::Renew { node, boot, leases, stage } => {
                 let picked: Vec<&Lease> = leases.iter().filter_map(|i| history.pick(i)).collect();
                 let stages =
                     [Stage::Prepare, Stage::Ready, Stage::Run, Stage::Grade, Stage::Deliver];
-                let request = renewal(&node_of(node, 0), &picked, stages[usize::from(stage)]);
+                let request = renewal(&node_of(node, boot), &picked, stages[usize::from(stage)]);
                 both!(self, store => store.renew(&request, now));
             }
             Step::Complete { lease, outcome } => {
@@ -214,7 +217,11 @@ fn new_task(id: u8, body: u8) -> polar_store::NewTask {
 
 fn node_of(node: u8, boot: u8) -> polar_types::NodeInfo {
     let runtimes: &[&str] = if node == 0 { &["local"] } else { &["local", "docker"] };
-    node_with(&format!("n{node}"), &format!("boot-{boot}"), runtimes)
+    let mut info = node_with(&format!("n{node}"), &format!("boot-{boot}"), runtimes);
+    if boot == RIVAL {
+        info.instance_id = "another folder".to_owned();
+    }
+    info
 }
 
 fn outcome_of(outcome: u8) -> Outcome {

@@ -44,6 +44,7 @@ pub(crate) fn node_with(name: &str, boot: &str, runtimes: &[&str]) -> NodeInfo {
     NodeInfo {
         node_id: name.parse().unwrap(),
         boot_id: boot.to_owned(),
+        instance_id: format!("folder-of-{name}"),
         version: "0".to_owned(),
         slots: Slots::default(),
         runtimes: runtimes.iter().map(|r| (*r).to_owned()).collect(),
