@@ -73,8 +73,9 @@ impl StreamEncoder {
     /// Takes the next event in. Events in which nothing is new are left out: engines send them
     /// for tokens their parsers hold back, and strict clients stumble over them.
     ///
-    /// In all dialects but Chat a call's arguments must come before the next block begins; if an engine mixes
-    /// calls, the stream ends with an error rather than with a call that lost its arguments.
+    /// In all dialects but Chat a call's arguments must come before the next block begins; if an
+    /// engine mixes calls, the stream ends with an error rather than with a call that lost its
+    /// arguments.
     pub fn event(&mut self, event: &ReplyEvent, out: &mut Vec<u8>) {
         if event.is_empty() || self.phase == Phase::Closed {
             return;

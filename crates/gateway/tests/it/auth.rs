@@ -55,6 +55,8 @@ async fn the_secret_is_accepted_where_each_harness_can_put_it() {
         rig.client.post(url(&format!("/s/{secret}/chat/completions"))).bearer_auth("ignored"),
         rig.client.post(url("/v1/chat/completions")).bearer_auth(secret),
         rig.client.post(url("/v1/chat/completions")).header("x-api-key", secret),
+        rig.client.post(url("/v1/chat/completions")).header("x-goog-api-key", secret),
+        rig.client.post(url(&format!("/v1/chat/completions?key={secret}"))),
         rig.client.post(url("/v1/chat/completions")).header("polar-session", secret),
     ];
     for (index, request) in requests.into_iter().enumerate() {

@@ -144,9 +144,21 @@ fn responses(stream: bool) -> Value {
     json!({"model": "m", "max_output_tokens": 64, "stream": stream, "input": "hello"})
 }
 
-/// Path and body of a generation in each dialect.
-fn dialects(stream: bool) -> [(&'static str, Value); 3] {
+fn google() -> Value {
+    json!({
+        "contents": [{"role": "user", "parts": [{"text": "hello"}]}],
+        "generationConfig": {"maxOutputTokens": 64},
+    })
+}
+
+/// Path and body of a generation in each dialect. In Google's the path says whether as a stream.
+fn dialects(stream: bool) -> [(&'static str, Value); 4] {
+    let google_path = match stream {
+        true => "/v1beta/models/m:streamGenerateContent?alt=sse",
+        false => "/v1beta/models/m:generateContent",
+    };
     [
+        (google_path, google()),
         ("/v1/chat/completions", chat(stream)),
         ("/v1/messages", messages(stream)),
         ("/v1/responses", responses(stream)),
@@ -155,14 +167,21 @@ fn dialects(stream: bool) -> [(&'static str, Value); 3] {
 
 /// Says another text in a body of [`dialects`].
 fn say(body: &mut Value, text: String) {
-    match body.get_mut("input") {
-        Some(input) => *input = text.into(),
-        None => body["messages"][0]["content"] = text.into(),
+    if body.get("input").is_some() {
+        body["input"] = text.into();
+    } else if body.get("contents").is_some() {
+        body["contents"][0]["parts"][0]["text"] = text.into();
+    } else {
+        body["messages"][0]["content"] = text.into();
     }
 }
 
 /// Asks for another number of tokens in a body of [`dialects`].
 fn limit(body: &mut Value, tokens: u64) {
+    if body.get("contents").is_some() {
+        body["generationConfig"]["maxOutputTokens"] = tokens.into();
+        return;
+    }
     let field = if body.get("input").is_some() { "max_output_tokens" } else { "max_tokens" };
     body[field] = tokens.into();
 }
@@ -172,6 +191,7 @@ fn end_mark(path: &str) -> &'static str {
     match path {
         "/v1/messages" => "message_stop",
         "/v1/responses" => "response.completed",
+        google if google.contains("GenerateContent") => "\"finishReason\"",
         _ => "[DONE]",
     }
 }

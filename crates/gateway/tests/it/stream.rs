@@ -52,6 +52,7 @@ async fn silence_carries_keep_alives() {
         let wanted = match path {
             "/v1/messages" => "event: ping",
             "/v1/responses" => "event: response.in_progress",
+            google if google.contains("GenerateContent") => r#""parts":[{"text":""}]"#,
             _ => r#""delta":{}"#,
         };
         read_until(&mut body, &mut String::new(), wanted).await;
@@ -65,16 +66,17 @@ async fn silence_carries_keep_alives() {
 async fn an_engine_that_refuses_becomes_a_status() {
     let rig = Rig::start().await;
     let session = rig.open("s");
-    for (class, openai_status, messages_status) in [
-        (ErrorClass::ContextOverflow, 400, 400),
-        (ErrorClass::NotFound, 404, 404),
-        (ErrorClass::Overloaded, 429, 529),
+    for (class, openai_status, messages_status, google_status) in [
+        (ErrorClass::ContextOverflow, 400, 400, 400),
+        (ErrorClass::NotFound, 404, 404, 404),
+        (ErrorClass::Overloaded, 429, 529, 503),
     ] {
         for stream in [false, true] {
             for (path, body) in dialects(stream) {
                 let told_in_the_stream = stream && class == ErrorClass::ContextOverflow;
                 let status = match path {
                     "/v1/messages" => messages_status,
+                    google if google.starts_with("/v1beta/") => google_status,
                     "/v1/responses" if told_in_the_stream => 200,
                     _ => openai_status,
                 };
@@ -102,7 +104,7 @@ async fn an_engine_that_breaks_off_ends_the_stream_in_an_error() {
     }
     session.close().unwrap();
     let recorded = rig.recorded("s");
-    assert_eq!(recorded.calls().len(), 3);
+    assert_eq!(recorded.calls().len(), 4);
     for call in recorded.calls() {
         assert_eq!(call.meta.finish_reason, "error");
         assert_eq!(call.delivered, Some(false));

@@ -55,6 +55,8 @@ pub enum Provider {
     OpenaiResponses,
     /// Anthropic Messages.
     AnthropicMessages,
+    /// Google generateContent.
+    GoogleGenerateContent,
     /// Whichever it likes.
     Any,
 }
@@ -66,6 +68,7 @@ impl Provider {
             Self::OpenaiChat => Some("chat"),
             Self::OpenaiResponses => Some("responses"),
             Self::AnthropicMessages => Some("messages"),
+            Self::GoogleGenerateContent => Some("google"),
             Self::Any => None,
         }
     }

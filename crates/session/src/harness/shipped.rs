@@ -4,9 +4,10 @@ use super::{AdapterError, HarnessAdapter};
 use polar_types::HarnessSpec;
 use std::path::Path;
 
-const SHIPPED: [(&str, &str); 4] = [
+const SHIPPED: [(&str, &str); 5] = [
     ("claude_code", include_str!("../../adapters/claude_code.yaml")),
     ("codex", include_str!("../../adapters/codex.yaml")),
+    ("gemini_cli", include_str!("../../adapters/gemini_cli.yaml")),
     ("pi", include_str!("../../adapters/pi.yaml")),
     ("shell", include_str!("../../adapters/shell.yaml")),
 ];

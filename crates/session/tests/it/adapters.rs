@@ -39,7 +39,7 @@ fn shipped_adapters_load() {
     let adapters = HarnessAdapter::list().unwrap();
     let names: Vec<_> = adapters.iter().map(|adapter| adapter.name.as_str()).collect();
     assert_eq!(names, HarnessAdapter::names());
-    assert_eq!(names, ["claude_code", "codex", "pi", "shell"]);
+    assert_eq!(names, ["claude_code", "codex", "gemini_cli", "pi", "shell"]);
     for adapter in &adapters {
         assert!(!adapter.description.is_empty(), "{} describes itself", adapter.name);
         let json = serde_json::to_value(adapter).unwrap();
@@ -152,7 +152,7 @@ fn a_missing_key_is_named() {
 #[test]
 fn an_unknown_name_lists_the_known_ones() {
     let error = HarnessAdapter::of_spec(&HarnessSpec::named("claude")).unwrap_err();
-    assert!(error.to_string().contains("claude_code, codex, pi, shell"), "{error}");
+    assert!(error.to_string().contains("claude_code, codex, gemini_cli, pi, shell"), "{error}");
 }
 
 #[test]
@@ -275,6 +275,24 @@ fn codex_gets_a_gateway_of_its_own_and_no_others() {
     let all = render(&adapter, "Fix it", json!({"minimal": false}));
     assert!(!all.argv.iter().any(|arg| arg == "multi_agent"));
     assert!(!all.files[0].content.contains("model_reasoning_effort"));
+}
+
+#[test]
+fn gemini_cli_compacts_before_the_engines_window_is_full() {
+    let adapter = HarnessAdapter::shipped("gemini_cli").unwrap();
+    let harness = render(&adapter, "Fix it", json!({"compact_at": 0.5}));
+    assert_eq!(harness.stdin, b"Fix it");
+    assert_eq!(harness.env["GEMINI_API_KEY"], "polar-secret");
+    assert_eq!(harness.env["GOOGLE_GEMINI_BASE_URL"], "http://127.0.0.1:9000");
+    let [settings] = harness.files.as_slice() else { panic!("one file") };
+    let settings: Value = serde_json::from_str(&settings.content).unwrap();
+    // It takes every window for one of 1048576 tokens.
+    assert_eq!(settings["model"]["compressionThreshold"], 0.5 * 32768.0 / 1_048_576.0);
+    assert_eq!(settings["tools"]["exclude"], json!(["google_web_search", "web_fetch"]));
+    assert_eq!(settings["security"]["auth"]["selectedType"], "gemini-api-key");
+    let has = |flag: &str, value: &str| harness.argv.windows(2).any(|w| w == [flag, value]);
+    assert!(has("--model", "gemini-2.5-pro") && has("--output-format", "text"));
+    assert!(!harness.argv.iter().any(|arg| arg.contains("polar-secret")));
 }
 
 #[test]

@@ -37,6 +37,11 @@ async fn claude_code_works_and_makes_one_trace() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn gemini_cli_works_and_makes_one_trace() {
+    passes_everything("gemini_cli").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn codex_works_and_makes_one_trace() {
     passes_everything("codex").await;
 }
