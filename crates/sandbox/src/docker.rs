@@ -20,6 +20,7 @@ mod sandbox;
 mod snapshot;
 mod way_in;
 
+use crate::program::Program;
 use crate::registry::{Entry, Registry, owner};
 use crate::{Sandbox, SandboxError, SandboxProvider, SandboxSpec};
 use async_trait::async_trait;
@@ -87,6 +88,7 @@ impl DockerConfig {
 #[derive(Debug)]
 pub struct DockerProvider {
     config: DockerConfig,
+    helper: Option<Program>,
     registry: Registry,
     daemon: Arc<Daemon>,
 }
@@ -96,11 +98,15 @@ impl DockerProvider {
     pub fn new(config: DockerConfig) -> DockerProvider {
         let registry = Registry::new(&config.state_dir, "docker");
         let daemon = Arc::new(Daemon::new(config.socket.clone()));
-        DockerProvider { config, registry, daemon }
+        let copy = config.state_dir.join("sandboxes").join("helper-of-docker");
+        // One that is not there is told by the check, and whenever it is needed.
+        let helper = config.helper.as_deref().filter(|_| config.use_helper);
+        let helper = helper.and_then(|path| Program::open(path, copy).ok());
+        DockerProvider { config, helper, registry, daemon }
     }
 
     async fn make(&self, spec: SandboxSpec, entry: &Entry) -> Result<DockerSandbox, SandboxError> {
-        let way_in = WayIn::new(&self.config, &entry.folder).await?;
+        let way_in = WayIn::new(&self.config, self.helper.as_ref(), &entry.folder).await?;
         let daemon = self.daemon.clone();
         let container = Container::start(daemon, &self.config, &spec, way_in).await?;
         let folder = entry.folder.clone();
@@ -124,7 +130,7 @@ impl SandboxProvider for DockerProvider {
     }
 
     async fn check(&self) -> Result<(), SandboxError> {
-        WayIn::check(&self.config)?;
+        WayIn::check(&self.config, self.helper.as_ref())?;
         self.daemon.check().await
     }
 

@@ -17,6 +17,7 @@ pub mod helper;
 mod local;
 mod output;
 mod processes;
+mod program;
 mod registry;
 mod snapshot;
 mod spawner;
@@ -80,7 +81,8 @@ pub struct Exec {
     pub stdout: PathBuf,
     /// Where stderr is kept on the host.
     pub stderr: PathBuf,
-    /// Bytes kept of each; what comes after is dropped and the file says so.
+    /// Bytes kept of each, of its beginning and its end; what is between is dropped and the
+    /// file says so.
     pub output_limit: u64,
 }
 

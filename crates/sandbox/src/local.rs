@@ -24,6 +24,7 @@ mod process;
 mod sandbox;
 
 use crate::processes::{SANDBOX_MARK, end_all, marked};
+use crate::program::Program;
 use crate::registry::{Entry, Registry, owner};
 use crate::spawner::Spawner;
 use crate::{Sandbox, SandboxError, SandboxProvider, SandboxSpec, helper};
@@ -32,6 +33,7 @@ use layout::Layout;
 use sandbox::LocalSandbox;
 use std::collections::HashSet;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// What keeps commands apart from the machine and each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -85,6 +87,7 @@ impl LocalConfig {
 #[derive(Debug)]
 pub struct LocalProvider {
     config: LocalConfig,
+    helper: Option<Arc<Program>>,
     registry: Registry,
     spawner: Spawner,
 }
@@ -95,8 +98,11 @@ impl LocalProvider {
         let spawner = Spawner::start()
             .map_err(|problem| SandboxError::retryable("start local sandboxes", problem))?;
         config.helper = config.helper.or_else(helper::find);
+        let copy = config.state_dir.join("sandboxes").join("helper-of-local");
+        // One that is not there is told by the check, and whenever it is needed.
+        let helper = config.helper.as_deref().and_then(|path| Program::open(path, copy).ok());
         let registry = Registry::new(&config.state_dir, "local");
-        Ok(LocalProvider { config, registry, spawner })
+        Ok(LocalProvider { config, helper: helper.map(Arc::new), registry, spawner })
     }
 
     /// Ends all processes of an entry that an earlier process made, then its files.
@@ -124,7 +130,7 @@ impl SandboxProvider for LocalProvider {
     }
 
     async fn check(&self) -> Result<(), SandboxError> {
-        check::check(&self.config, &self.spawner).await
+        check::check(&self.config, self.helper.as_deref(), &self.spawner).await
     }
 
     async fn create(&self, spec: SandboxSpec) -> Result<Box<dyn Sandbox>, SandboxError> {

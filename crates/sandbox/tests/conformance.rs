@@ -71,6 +71,33 @@ mod bubblewrap {
         made_and_removed
     }
 
+    /// As by a build, or an update of the package, under a running node.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_helper_that_is_replaced_or_removed_goes_on_helping() {
+        let place = tempfile::tempdir().unwrap();
+        let helper = place.path().join("polar");
+        std::fs::copy(env!("CARGO_BIN_EXE_polar-sandbox-helper"), &helper).unwrap();
+        let ground = Ground::new(|state| {
+            let (_, traits) = provider(state, LocalIsolation::Bubblewrap);
+            let config = LocalConfig {
+                helper: Some(helper.clone()),
+                ..LocalConfig::new(node_of(state), state.join("state"))
+            };
+            (Box::new(LocalProvider::new(config).unwrap()), traits)
+        })
+        .await;
+        let sandbox = ground.sandbox("replaced").await;
+        assert_eq!(ground.sh(&*sandbox, "echo before").await, "before\n");
+        let other = place.path().join("other");
+        std::fs::write(&other, "not a program").unwrap();
+        std::fs::rename(&other, &helper).unwrap();
+        assert_eq!(ground.sh(&*sandbox, "echo replaced").await, "replaced\n");
+        std::fs::remove_file(&helper).unwrap();
+        assert_eq!(ground.sh(&*sandbox, "echo removed").await, "removed\n");
+        ground.provider.check().await.unwrap();
+        suite::ground::within(sandbox.destroy()).await.unwrap();
+    }
+
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn promise_7_sweep_after_a_kill() {
         suite::sweep_after_a_kill(ground().await, "bubblewrap::made_and_removed").await;

@@ -9,6 +9,7 @@
 use super::DockerConfig;
 use super::container::read_only;
 use super::daemon::{Daemon, Output, Start};
+use crate::program::Program;
 use crate::{SandboxError, bridge, descriptors, helper};
 use bollard::models::Mount;
 use futures_util::StreamExt;
@@ -48,17 +49,24 @@ pub(super) struct Helper {
 }
 
 impl WayIn {
-    pub(super) fn check(config: &DockerConfig) -> Result<(), SandboxError> {
-        if config.use_helper { program(config).map(drop) } else { Ok(()) }
+    pub(super) fn check(
+        config: &DockerConfig,
+        helper: Option<&Program>,
+    ) -> Result<(), SandboxError> {
+        if config.use_helper { path_of(helper).map(drop) } else { Ok(()) }
     }
 
     /// `folder` is the sandbox's on the host.
-    pub(super) async fn new(config: &DockerConfig, folder: &Path) -> Result<WayIn, SandboxError> {
+    pub(super) async fn new(
+        config: &DockerConfig,
+        helper: Option<&Program>,
+        folder: &Path,
+    ) -> Result<WayIn, SandboxError> {
         if !config.use_helper {
             return Ok(WayIn::Namespace);
         }
         let failed = |problem: io::Error| SandboxError::retryable(ACTION, problem);
-        let program = program(config)?.to_owned();
+        let program = path_of(helper)?.to_owned();
         let libraries = libraries(&program).await.map_err(failed)?;
         let folder = folder.join("gateway");
         let open = || {
@@ -175,12 +183,15 @@ fn receive(socket: &UnixListener) -> io::Result<TcpListener> {
     listener.map(TcpListener::from).ok_or_else(|| io::Error::other("no listener"))
 }
 
-fn program(config: &DockerConfig) -> Result<&Path, SandboxError> {
-    let program = config.helper.as_deref().filter(|path| path.is_file());
-    program.ok_or_else(|| {
+fn path_of(helper: Option<&Program>) -> Result<&Path, SandboxError> {
+    let helper = helper.ok_or_else(|| {
         let message = "without root, containers reach the gateway through a helper, and no \
              `polar` binary is beside this program; name one as `helper`";
         SandboxError::new("check Docker", message)
+    })?;
+    helper.path().map_err(|problem| {
+        let message = format!("cannot keep the `polar` that was replaced: {problem}");
+        SandboxError::retryable(ACTION, message)
     })
 }
 

@@ -2,6 +2,7 @@
 
 use super::{LocalConfig, LocalIsolation};
 use crate::SandboxError;
+use crate::program::Program;
 use crate::spawner::Spawner;
 use std::path::Path;
 use std::process::Stdio;
@@ -21,11 +22,15 @@ const NAMESPACES: &str = "it needs unprivileged user namespaces: \
 const TRY: Duration = Duration::from_secs(20);
 const ACTION: &str = "check local sandboxes";
 
-pub(super) async fn check(config: &LocalConfig, spawner: &Spawner) -> Result<(), SandboxError> {
+pub(super) async fn check(
+    config: &LocalConfig,
+    program: Option<&Program>,
+    spawner: &Spawner,
+) -> Result<(), SandboxError> {
     if config.isolation == LocalIsolation::Process {
         return Ok(());
     }
-    helper(config)?;
+    helper(config, program)?;
     let mut command = Command::new(&config.bubblewrap);
     command.args(["--unshare-user", "--unshare-pid", "--unshare-net", "--die-with-parent"]);
     command.args(["--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "/bin/sh", "-c", ":"]);
@@ -55,10 +60,12 @@ pub(super) fn refused(said: &str) -> String {
     format!("{}; {NAMESPACES}", said.trim())
 }
 
-/// The helper, which must be there.
-pub(super) fn helper(config: &LocalConfig) -> Result<&Path, SandboxError> {
-    let helper = config.helper.as_deref().filter(|path| path.is_file());
-    helper.ok_or_else(|| {
+/// The helper, which must have been there when the provider was made.
+pub(super) fn helper<'a>(
+    config: &LocalConfig,
+    program: Option<&'a Program>,
+) -> Result<&'a Path, SandboxError> {
+    let program = program.ok_or_else(|| {
         let place = match &config.helper {
             Some(path) => format!("{} is not there", path.display()),
             None => "neither `polar` nor `polar-sandbox-helper` is beside this program".into(),
@@ -68,5 +75,9 @@ pub(super) fn helper(config: &LocalConfig) -> Result<&Path, SandboxError> {
              `cargo build --package polar-sandbox`"
         );
         SandboxError::new(ACTION, message)
+    })?;
+    program.path().map_err(|problem| {
+        let message = format!("cannot keep the `polar` that was replaced: {problem}");
+        SandboxError::retryable(ACTION, message)
     })
 }

@@ -5,6 +5,7 @@ use super::layout::Layout;
 use super::{LocalConfig, LocalIsolation, LocalProvider, check, process};
 use crate::output::create_empty;
 use crate::processes::{SANDBOX_MARK, end_all, marked};
+use crate::program::Program;
 use crate::registry::Registry;
 use crate::snapshot::{Limits, Snapshots, tree};
 use crate::spawner::Spawner;
@@ -26,6 +27,7 @@ const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 #[derive(Debug)]
 pub(super) struct LocalSandbox {
     config: LocalConfig,
+    helper: Option<Arc<Program>>,
     registry: Registry,
     spawner: Spawner,
     spec: SandboxSpec,
@@ -56,6 +58,7 @@ impl LocalSandbox {
             format!("http://127.0.0.1:{}", config.gateway_port)
         };
         LocalSandbox {
+            helper: provider.helper.clone(),
             registry: provider.registry.clone(),
             spawner: provider.spawner.clone(),
             snapshots: Snapshots::new(layout.snapshots.clone(), Limits::default()),
@@ -84,7 +87,7 @@ impl LocalSandbox {
             spec: &self.spec,
             layout: &self.layout,
             bubblewrap: &self.config.bubblewrap,
-            helper: check::helper(&self.config)?,
+            helper: check::helper(&self.config, self.helper.as_deref())?,
             gateway_port: self.config.gateway_port,
             mark: &self.mark,
             spawner: &self.spawner,

@@ -89,13 +89,17 @@ pub(crate) async fn output_is_kept_apart_and_cut_at_its_limit(ground: Ground) {
     let sandbox = ground.sandbox("output").await;
     let outcome = ground.run(&*sandbox, ground.script("echo out; echo err >&2")).await;
     assert_eq!((outcome.stdout.as_str(), outcome.stderr.as_str()), ("out\n", "err\n"));
-    let mut exec = ground.script("head -c 5000000 /dev/zero; echo whole >&2");
+    let script = "printf 0.5; head -c 4999000 /dev/zero; yes 12 | head -c 999; echo 0.125; \
+        echo whole >&2";
+    let mut exec = ground.script(script);
     exec.output_limit = 1000;
     let outcome = ground.run(&*sandbox, exec).await;
     assert_eq!(outcome.end, ExecEnd::Exited(0));
-    let (kept, line) = outcome.stdout.split_at(1000);
-    assert!(kept.bytes().all(|byte| byte == 0));
-    assert_eq!(line, "\n[cut here: 1000 bytes kept, 4999000 bytes dropped]\n");
+    // The end begins within a line, which is not kept: half of it is another number.
+    let (begin, end) = outcome.stdout.split_at(500);
+    assert!(begin.starts_with("0.5\0") && begin.ends_with('\0'));
+    let word = " [cut here: 4999010 bytes dropped]\n";
+    assert_eq!(end, word.to_owned() + &"12\n".repeat(164) + "0.125\n");
     assert_eq!(outcome.stderr, "whole\n");
     within(sandbox.destroy()).await.unwrap();
 }

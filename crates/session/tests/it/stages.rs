@@ -71,6 +71,12 @@ async fn evaluators_give_a_reward_or_say_why_not() {
             None,
             Some("within the last 256 KiB"),
         ),
+        // More than is kept of an output.
+        (
+            json!({"type": "command", "command": "yes | head -c 3000000; echo 0.75", "reward": "stdout"}),
+            Some(0.75),
+            None,
+        ),
         // The end that is looked at begins behind the sign.
         (
             json!({"type": "command", "command": "echo -0.5; yes | head -c 262140", "reward": "stdout"}),
