@@ -1,4 +1,4 @@
-//! The shipped policy solves the shipped task, with either set of tools, for real: files,
+//! The shipped policy solves the shipped task, with each set of tools, for real: files,
 //! commands and edits happen in a folder.
 
 use crate::support::{Client, start, with};
@@ -25,6 +25,7 @@ fn execute(folder: &Path, call: &Value) -> String {
     let arguments: Value = serde_json::from_str(call["arguments"].as_str().unwrap()).unwrap();
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     match name {
+        "exec_command" => shell(folder, &text(&arguments["cmd"])).1,
         "bash" | "Bash" => shell(folder, &text(&arguments["command"])).1,
         "read" => std::fs::read_to_string(folder.join(text(&arguments["path"]))).unwrap(),
         "Read" => {
@@ -80,11 +81,16 @@ async fn agent(
 }
 
 #[tokio::test]
-async fn the_fix_test_policy_solves_its_task_with_either_tool_set() {
+async fn the_fix_test_policy_solves_its_task_with_each_tool_set() {
     let policy = shipped_policy("fix-test").unwrap();
     let client = start(SimulatorConfig { policy, ..SimulatorConfig::default() }).await;
     let task = task();
-    for tools in [&["read", "bash", "edit", "write"], &["Bash", "Edit", "Read", "Write"]] {
+    let sets: [&[&str]; 3] = [
+        &["read", "bash", "edit", "write"],
+        &["Bash", "Edit", "Read", "Write"],
+        &["exec_command", "write_stdin", "view_image"],
+    ];
+    for tools in sets {
         let folder = tempfile::tempdir().unwrap();
         for step in &task.runtime.prepare {
             let PrepareStep::WriteFile { path, content, .. } = step else { panic!("{step:?}") };
