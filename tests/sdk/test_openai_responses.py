@@ -320,6 +320,16 @@ def test_an_unknown_earlier_reply_is_named(client: OpenAI) -> None:
     assert caught.value.param == "previous_response_id"
 
 
+def test_tokens_are_counted_without_a_generation(client: OpenAI, session: Session) -> None:
+    first = client.responses.create(model="m", input="Hello")
+    later = {"model": "m", "input": "Hello", "previous_response_id": first.id}
+    count = client.responses.input_tokens.count(**later)
+    assert session.activity()["calls"] == 1
+    reply = client.responses.create(**later)
+    assert reply.usage is not None
+    assert count.input_tokens == reply.usage.input_tokens
+
+
 def test_told_replies_are_not_told_again(client: OpenAI) -> None:
     reply = client.responses.create(model="m", input="Hello")
     for ask_for in (client.responses.retrieve, client.responses.delete, client.responses.cancel):

@@ -2,6 +2,7 @@
 
 use crate::{Dialect, chat, google, messages};
 use polar_wire::messages::TokenCount;
+use polar_wire::responses::InputTokens;
 use polar_wire::sse::write_json;
 
 /// A model a harness may ask for.
@@ -35,13 +36,14 @@ pub fn model_body(dialect: Dialect, model: &ModelInfo) -> Vec<u8> {
     out
 }
 
-/// Answer to the question how many tokens a prompt has: Google's in Google's dialect, in all
-/// others Anthropic's, since OpenAI's has no such question.
+/// Answer to the question how many tokens a prompt has. Chat has no such question and gets
+/// Anthropic's answer.
 pub fn token_count_body(dialect: Dialect, input_tokens: u64) -> Vec<u8> {
     let mut out = Vec::new();
     match dialect {
         Dialect::Google => google::models::write_count(input_tokens, &mut out),
-        _ => write_json(&mut out, &TokenCount { input_tokens }),
+        Dialect::Responses => write_json(&mut out, &InputTokens::new(input_tokens)),
+        Dialect::Chat | Dialect::Messages => write_json(&mut out, &TokenCount { input_tokens }),
     }
     out
 }

@@ -24,7 +24,7 @@ enum Route {
     Generate(Dialect),
     /// A generation or a count; the address says more.
     Google(GoogleAddress),
-    CountTokens,
+    CountTokens(Dialect),
     Models(Option<String>),
     /// A reply told earlier.
     ToldReply,
@@ -42,12 +42,17 @@ fn route(addressed: &Addressed<'_>, request: &HttpRequest<Body>) -> Route {
         "/messages" if *method == Method::POST => Route::Generate(Dialect::Messages),
         "/responses" if *method == Method::POST => Route::Generate(Dialect::Responses),
         "/responses" if request.headers().contains_key(header::UPGRADE) => Route::ResponsesSocket,
-        "/messages/count_tokens" if *method == Method::POST => Route::CountTokens,
+        "/messages/count_tokens" if *method == Method::POST => {
+            Route::CountTokens(Dialect::Messages)
+        }
+        "/responses/input_tokens" if *method == Method::POST => {
+            Route::CountTokens(Dialect::Responses)
+        }
         "/models" if get => Route::Models(None),
         "/" | "/health" | "/api/hello" if get => Route::Alive,
         _ => match path.strip_prefix("/models/") {
             Some(model) if get => Route::Models(Some(model.to_owned())),
-            _ if path.starts_with("/responses/") => Route::ToldReply,
+            _ if path.starts_with("/responses/resp_") => Route::ToldReply,
             _ => match GoogleAddress::parse(path, request.uri().query()) {
                 Some(address) if *method == Method::POST => Route::Google(address),
                 _ => Route::Unknown,
@@ -95,7 +100,7 @@ pub(crate) async fn dispatch(
             .await
             .unwrap_or_else(|error| refuse(dialect, &error)),
         Route::Google(GoogleAddress { method: GoogleMethod::CountTokens, .. }) => {
-            pages::count_tokens(&gateway, Dialect::Google, request)
+            pages::count_tokens(&gateway, &session, Dialect::Google, request)
                 .await
                 .unwrap_or_else(|error| refuse(dialect, &error))
         }
@@ -104,7 +109,7 @@ pub(crate) async fn dispatch(
                 .await
                 .unwrap_or_else(|error| refuse(dialect, &error))
         }
-        Route::CountTokens => pages::count_tokens(&gateway, Dialect::Messages, request)
+        Route::CountTokens(dialect) => pages::count_tokens(&gateway, &session, dialect, request)
             .await
             .unwrap_or_else(|error| refuse(dialect, &error)),
         Route::Models(model) => pages::models(&gateway, dialect, model.as_deref())

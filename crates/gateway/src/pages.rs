@@ -4,6 +4,7 @@
 use crate::Gateway;
 use crate::generate::read_body;
 use crate::reply::engine_failure;
+use crate::session::{Session, lock};
 use axum::body::Body;
 use axum::http::{HeaderValue, Request as HttpRequest, Response, header};
 use polar_convo::{ApiError, Dialect, ModelInfo, model_body, models_body, token_count_body};
@@ -32,11 +33,18 @@ pub(crate) fn models(
 
 pub(crate) async fn count_tokens(
     gateway: &Gateway,
+    session: &Session,
     dialect: Dialect,
     http: HttpRequest<Body>,
 ) -> Result<Response<Body>, ApiError> {
     let body = read_body(http, gateway.config.max_body_bytes).await?;
-    let request = dialect.decode_count_request(&body)?;
+    let request = match dialect {
+        // May refer to earlier replies of the session.
+        Dialect::Responses => lock(&session.responses).decode_request(&body)?,
+        Dialect::Chat | Dialect::Messages | Dialect::Google => {
+            dialect.decode_count_request(&body)?
+        }
+    };
     let count =
         gateway.engine.count_tokens(&request).await.map_err(|error| engine_failure(&error))?;
     Ok(json(token_count_body(dialect, count)))

@@ -252,3 +252,17 @@ pub struct OutputTokensDetails {
     /// Those that are reasoning.
     pub reasoning_tokens: u64,
 }
+
+/// The answer to a question for the size of a prompt.
+#[derive(Debug, serde::Serialize)]
+pub struct InputTokens {
+    object: &'static str,
+    input_tokens: u64,
+}
+
+impl InputTokens {
+    /// Of a prompt of so many tokens.
+    pub fn new(input_tokens: u64) -> Self {
+        Self { object: "response.input_tokens", input_tokens }
+    }
+}

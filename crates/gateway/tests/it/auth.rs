@@ -93,6 +93,16 @@ async fn other_endpoints_are_answered_and_never_recorded() {
         .await
         .unwrap();
     assert_eq!(count.json::<Value>().await.unwrap()["input_tokens"], 10);
+    let path = "/v1/responses/input_tokens";
+    let count = rig.post(path, session.secret(), &responses(false)).send().await.unwrap();
+    assert_eq!(
+        count.json::<Value>().await.unwrap(),
+        json!({"object": "response.input_tokens", "input_tokens": 10})
+    );
+    let compact = rig.post("/v1/responses/compact", session.secret(), &responses(false));
+    let refused = compact.send().await.unwrap();
+    assert_eq!(refused.status(), 404);
+    assert_eq!(refused.json::<Value>().await.unwrap()["error"]["code"], "not_found");
     session.close().unwrap();
     assert_eq!(rig.recorded("s").calls().len(), 0);
 }
