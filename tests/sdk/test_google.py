@@ -175,6 +175,19 @@ def test_tools_called_at_once_come_in_order_with_their_own_ids(
     assert len({call.id for call in calls}) == 2
 
 
+def test_a_malformed_call_ends_the_stream_as_the_api_says(
+    client: genai.Client, session: Session
+) -> None:
+    """Engines give such a call as text where the reply is unary."""
+    responses = generate(client, ask("Make a malformed call", tools=TOOLS), stream=True)
+    [candidate] = responses[-1].candidates
+    assert candidate.finish_reason == types.FinishReason.MALFORMED_FUNCTION_CALL
+    assert not any(part.function_call for part in parts(responses))
+    [call] = session.calls()
+    assert call["delivered"] is True
+    assert call["sampled_tokens"] == session.close()["tokens"]["trained"]
+
+
 def test_results_without_ids_answer_their_calls(
     client: genai.Client, deployment: Deployment
 ) -> None:
