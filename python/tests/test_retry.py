@@ -91,6 +91,39 @@ def test_gives_up_when_the_time_is_over(
         client.task("t1")
 
 
+def test_an_address_where_nothing_ever_answered_is_soon_given_up(server: ScriptedServer) -> None:
+    policy = RetryPolicy(first_pause=0, connect_seconds=0)
+    client = PolarClient("polar.test", retry=policy, transport=httpx.MockTransport(server))
+    server.will(httpx.ConnectError("refused"))
+    with pytest.raises(ServerUnreachableError, match="and none ever"):
+        client.task("t1")
+    server.will(ok(task_info()), httpx.ConnectError("refused"), ok(task_info()))
+    client.task("t1")
+    assert client.task("t1").task_id == "t1", "a server that was there is waited for"
+    assert server.answers == []
+
+
+def test_the_async_client_gives_such_an_address_up_too(server: ScriptedServer) -> None:
+    async def task() -> None:
+        policy = RetryPolicy(first_pause=0, connect_seconds=0)
+        async with AsyncPolarClient(
+            "polar.test", retry=policy, transport=httpx.MockTransport(server)
+        ) as client:
+            await client.task("t1")
+
+    server.will(httpx.ConnectError("refused"))
+    with pytest.raises(ServerUnreachableError, match="and none ever"):
+        asyncio.run(task())
+
+
+def test_how_long_depends_on_whether_the_server_was_ever_reached() -> None:
+    policy = RetryPolicy(seconds=60, first_pause=1, connect_seconds=5)
+    retries = Retries(policy, random.Random(1))
+    assert retries.pause(100, reached=False) is not None
+    assert retries.pause(105, reached=False) is None
+    assert retries.pause(105, reached=True) is not None
+
+
 def test_pauses_grow_and_end() -> None:
     policy = RetryPolicy(seconds=60, first_pause=1, longest_pause=8)
     retries = Retries(policy, random.Random(1))

@@ -1,19 +1,33 @@
 //! Client of the control API, as far as the command line needs it.
 
-use crate::args::ServerAddress;
+use crate::args::{LogName, ServerAddress};
 use crate::token;
 use anyhow::{Context, Result, bail};
 use polar_types::{EventPage, NodeList, SessionInfo, SessionList, TaskInfo, TaskPage, Trajectory};
 use reqwest::{Client, Method, RequestBuilder, Response, StatusCode};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use std::io::Write as _;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use tokio::time::Instant;
 
-/// A running server, and how to talk to it.
+/// How long a server that has answered before may be away, as it is when it restarts.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The pauses between tries while it is.
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// A running server, and how to talk to it. Every request may be sent again: what changes
+/// something carries an id, so that a repetition changes nothing more.
 pub(crate) struct Api {
     client: Client,
     base: String,
     token: Option<String>,
+    patience: Duration,
+    /// Whether anything ever answered there. Until then an address that refuses is wrong.
+    was_reached: AtomicBool,
 }
 
 impl Api {
@@ -31,7 +45,13 @@ impl Api {
             .no_proxy()
             .build()
             .context("set up an HTTP client")?;
-        Ok(Self { client, base: base_url(address), token })
+        Ok(Self {
+            client,
+            base: base_url(address),
+            token,
+            patience: PATIENCE,
+            was_reached: AtomicBool::new(false),
+        })
     }
 
     pub(crate) async fn submit(&self, task: &Value) -> Result<TaskInfo> {
@@ -54,6 +74,24 @@ impl Api {
         let page: SessionList =
             self.json(self.request(Method::GET, &format!("/api/tasks/{task}/sessions"))).await?;
         Ok(page.sessions)
+    }
+
+    pub(crate) async fn session(&self, session: &str) -> Result<SessionInfo> {
+        self.json(self.request(Method::GET, &format!("/api/sessions/{session}"))).await
+    }
+
+    /// What was printed, byte by byte. The attempt that counts, when none is named.
+    pub(crate) async fn log(
+        &self,
+        session: &str,
+        name: LogName,
+        attempt: Option<u32>,
+    ) -> Result<Vec<u8>> {
+        let attempt = attempt.map(|number| format!("&attempt={number}")).unwrap_or_default();
+        let path = format!("/api/sessions/{session}/logs?stream={}{attempt}", name.stream());
+        let response = self.send(self.request(Method::GET, &path)).await?;
+        let bytes = self.checked(response).await?.bytes().await.context("read the log")?;
+        Ok(bytes.to_vec())
     }
 
     pub(crate) async fn trajectory(&self, session: &str) -> Result<Option<Trajectory>> {
@@ -95,14 +133,57 @@ impl Api {
         self.checked(response).await?.json().await.context("read the server's answer")
     }
 
+    /// Sends a request until it is answered, or the server has been away for too long.
     async fn send(&self, request: RequestBuilder) -> Result<Response> {
-        request.send().await.with_context(|| {
-            format!(
-                "no answer from the rollout server at {}; start one with `polar up`, or say \
-                 where it is with --server",
-                self.base
-            )
-        })
+        let mut away_since = None;
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let copy = request.try_clone().context("a request that can be sent again")?;
+            let sent = copy.send().await;
+            let is_away = match &sent {
+                Ok(response) => is_away(response.status()),
+                // Not even one that takes connections, ever: there is nothing to wait for.
+                Err(error) => !error.is_connect() || self.was_reached.load(Ordering::Relaxed),
+            };
+            if !matches!(&sent, Err(error) if error.is_connect()) {
+                self.was_reached.store(true, Ordering::Relaxed);
+            }
+            let is_over = away_since.is_some_and(|since: Instant| since.elapsed() > self.patience);
+            if !is_away || is_over {
+                return sent.with_context(|| self.silence(away_since));
+            }
+            if away_since.is_none() {
+                away_since = Some(Instant::now());
+                self.say_away();
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    /// What to say when no answer came.
+    fn silence(&self, away_since: Option<Instant>) -> String {
+        let base = &self.base;
+        match away_since {
+            None => format!(
+                "no answer from the rollout server at {base}; start one with `polar up`, or say \
+                 where it is with --server"
+            ),
+            Some(since) => format!(
+                "the rollout server at {base} has been away for {} seconds",
+                since.elapsed().as_secs()
+            ),
+        }
+    }
+
+    fn say_away(&self) {
+        let seconds = self.patience.as_secs();
+        // Nothing is left to do when stderr is closed.
+        let _ = writeln!(
+            std::io::stderr(),
+            "the rollout server at {} does not answer; trying again for up to {seconds} s",
+            self.base
+        );
     }
 
     /// The response, or the server's error in words.
@@ -114,6 +195,14 @@ impl Api {
         let body = response.text().await.unwrap_or_default();
         bail!("{}", error_text(status, &body))
     }
+}
+
+/// Whether somebody else than the server answers, or the server while it cannot.
+fn is_away(status: StatusCode) -> bool {
+    matches!(
+        status,
+        StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT
+    )
 }
 
 /// `localhost:50051` → `http://localhost:50051`; a URL stays as it is.
@@ -149,6 +238,53 @@ mod tests {
     fn addresses_become_urls() {
         assert_eq!(base_url("localhost:50051"), "http://localhost:50051");
         assert_eq!(base_url("https://polar.example/"), "https://polar.example");
+    }
+
+    /// A server that drops the first connections without an answer, then answers.
+    async fn dropping(first: usize) -> (String, tokio::task::JoinHandle<usize>) {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let server = tokio::spawn(async move {
+            let mut taken = 0;
+            loop {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let _ = stream.read(&mut [0; 4096]).await.unwrap();
+                taken += 1;
+                if taken > first {
+                    let answer = "HTTP/1.1 200 OK\r\ncontent-length: 12\r\n\r\n{\"nodes\":[]}";
+                    stream.write_all(answer.as_bytes()).await.unwrap();
+                    return taken;
+                }
+            }
+        });
+        (address, server)
+    }
+
+    fn api(address: &str, patience: Duration) -> Api {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        Api { patience, ..Api::new(address, None).unwrap() }
+    }
+
+    #[tokio::test]
+    async fn a_server_that_comes_back_is_waited_for() {
+        let (address, server) = dropping(2).await;
+        let api = api(&address, PATIENCE);
+        assert!(api.nodes().await.unwrap().nodes.is_empty());
+        assert_eq!(server.await.unwrap(), 3);
+        // Its port is closed now, as while it restarts.
+        let gone = Api { patience: Duration::from_millis(300), ..api };
+        let error = format!("{:#}", gone.nodes().await.unwrap_err());
+        assert!(error.contains("has been away"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn an_address_where_nothing_ever_answered_is_refused_at_once() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        drop(listener);
+        let error = format!("{:#}", api(&address, PATIENCE).nodes().await.unwrap_err());
+        assert!(error.contains("polar up"), "{error}");
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! What the user can type. Close to the words of the command line; no IO here.
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args, CommandFactory as _, FromArgMatches as _};
+use clap::{Parser, Subcommand, ValueEnum};
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 
@@ -18,6 +20,25 @@ pub(crate) struct Cli {
     /// Log filter, for example `info` or `polar_gateway=debug`. Logs go to stderr.
     #[arg(long, global = true, env = "POLAR_LOG", default_value = "warn", value_name = "FILTER")]
     pub(crate) log: String,
+}
+
+impl Cli {
+    /// What was typed, with what the environment says where nothing was. A process with a
+    /// command line that cannot be understood ends here, with the reason.
+    pub(crate) fn of_process() -> Self {
+        let read = Self::command().try_get_matches().and_then(|found| Self::of_matches(&found));
+        read.unwrap_or_else(|error| error.exit())
+    }
+
+    fn of_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut cli = Self::from_arg_matches(matches)?;
+        if let (Command::Run(run), Some((_, found))) = (&mut cli.command, matches.subcommand()) {
+            run.settle_place(found).map_err(|what| {
+                Self::command().error(clap::error::ErrorKind::ArgumentConflict, what)
+            })?;
+        }
+        Ok(cli)
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -38,6 +59,8 @@ pub(crate) enum Command {
     Cancel(Cancel),
     /// Print the trajectories of a task.
     Trajectories(Trajectories),
+    /// Print what an ended session's agent and evaluator printed.
+    Logs(Logs),
     /// List, check or install agent CLIs.
     #[command(subcommand)]
     Harness(Harness),
@@ -106,7 +129,8 @@ pub(crate) struct NodeArgs {
     pub(crate) proxy_host: IpAddr,
 
     /// Sessions run at a time.
-    #[arg(long, default_value_t = 4, value_name = "N")]
+    #[arg(long, default_value_t = 4, value_name = "N",
+        value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) concurrency: u32,
 
     /// How local sandboxes are isolated.
@@ -162,7 +186,7 @@ pub(crate) struct Run {
     pub(crate) harness: Option<String>,
 
     /// Send the task to this running server instead of running it here.
-    #[arg(long, env = "POLAR_SERVER", conflicts_with = "engine", value_name = "ADDRESS")]
+    #[arg(long, env = "POLAR_SERVER", value_name = "ADDRESS")]
     pub(crate) server: Option<String>,
 
     /// Token of the control API. A server of yours on this machine needs none given: it is
@@ -179,6 +203,29 @@ pub(crate) struct Run {
     /// Folder for state that is kept; when not given, nothing is kept.
     #[arg(long, value_name = "DIR")]
     pub(crate) state: Option<PathBuf>,
+}
+
+impl Run {
+    /// Leaves either a server or an engine: one that was typed wins over the environment.
+    fn settle_place(&mut self, found: &ArgMatches) -> Result<(), &'static str> {
+        if self.server.is_none() || self.engine.engine.is_none() {
+            return Ok(());
+        }
+        let is_typed = |id| found.value_source(id) == Some(ValueSource::CommandLine);
+        match (is_typed("server"), is_typed("engine")) {
+            (true, false) => self.engine.engine = None,
+            (false, true) => self.server = None,
+            (true, true) => {
+                return Err("--server sends the task to a running server and --engine runs it \
+                            here; say one of them");
+            }
+            (false, false) => {
+                return Err("POLAR_SERVER and POLAR_ENGINE are both set; say --server or \
+                            --engine, or unset one of them");
+            }
+        }
+        Ok(())
+    }
 }
 
 #[derive(Debug, Args)]
@@ -199,6 +246,10 @@ pub(crate) struct Up {
     /// Folder for the database, blobs and running sessions.
     #[arg(long, env = "POLAR_STATE", value_name = "DIR")]
     pub(crate) state: Option<PathBuf>,
+
+    /// Seconds that running sessions may go on after Ctrl-C or SIGTERM.
+    #[arg(long, default_value_t = 30, value_name = "SECONDS")]
+    pub(crate) grace_seconds: u32,
 
     #[command(flatten)]
     pub(crate) engine: EngineArgs,
@@ -260,7 +311,8 @@ pub(crate) struct GatewayNode {
     pub(crate) control_port: u16,
 
     /// Sessions run at a time.
-    #[arg(long, default_value_t = 4, value_name = "N")]
+    #[arg(long, default_value_t = 4, value_name = "N",
+        value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) concurrency: u32,
 
     /// How local sandboxes are isolated.
@@ -275,6 +327,10 @@ pub(crate) struct GatewayNode {
     /// Folder for running sessions.
     #[arg(long, env = "POLAR_STATE", value_name = "DIR")]
     pub(crate) state: Option<PathBuf>,
+
+    /// Seconds that running sessions may go on after Ctrl-C or SIGTERM.
+    #[arg(long, default_value_t = 30, value_name = "SECONDS")]
+    pub(crate) grace_seconds: u32,
 
     #[command(flatten)]
     pub(crate) engine: EngineArgs,
@@ -320,6 +376,41 @@ pub(crate) struct Trajectories {
 
     #[command(flatten)]
     pub(crate) server: ServerAddress,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Logs {
+    /// Session whose texts to print.
+    #[arg(value_name = "SESSION")]
+    pub(crate) session: String,
+
+    /// Which text; stdout, stderr and grader with a heading each when not given.
+    #[arg(long, value_enum, value_name = "NAME")]
+    pub(crate) name: Option<LogName>,
+
+    /// Which attempt, counted from 1; the one that counts when not given.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) attempt: Option<u32>,
+
+    #[command(flatten)]
+    pub(crate) server: ServerAddress,
+}
+
+/// The texts kept of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogName {
+    /// What the agent printed.
+    #[value(alias = "stdout.log")]
+    Stdout,
+    /// What the agent printed as errors.
+    #[value(alias = "stderr.log")]
+    Stderr,
+    /// What the evaluator printed.
+    #[value(alias = "grader.log")]
+    Grader,
+    /// What changed in the work folder.
+    #[value(alias = "workspace.diff")]
+    Diff,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -435,10 +526,18 @@ pub(crate) struct SimulateEngine {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_node_runs_at_least_one_session() {
+        for command in [["up", "--concurrency=0"], ["gateway", "--concurrency=0"]] {
+            let line = ["polar"].iter().chain(&command);
+            let refused = Cli::try_parse_from(line).unwrap_err().to_string();
+            assert!(refused.contains("--concurrency"), "{refused}");
+        }
     }
 }

@@ -4,11 +4,17 @@ use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use polar_types::{SessionInfo, SessionStatus, TaskInfo, TokenCounts, Trace, UntrainedReason};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::io::IsTerminal as _;
+use std::io::IsTerminal;
 
-/// Whether stdout gets colours: a terminal that has not been told otherwise.
+/// Whether stdout gets colours.
 pub(crate) fn colours() -> bool {
-    std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none()
+    colours_of(&std::io::stdout())
+}
+
+/// Whether an output gets colours: a terminal that has not been told otherwise.
+pub(crate) fn colours_of(output: &impl IsTerminal) -> bool {
+    let refused = std::env::var_os("NO_COLOR").is_some_and(|said| !said.is_empty());
+    output.is_terminal() && !refused
 }
 
 /// A table with columns as wide as their widest cell; numbers to the right.
@@ -51,7 +57,7 @@ pub(crate) fn table(header: &[&str], rows: &[Vec<String>]) -> String {
 }
 
 /// One row per session: what came out, and where its tokens went.
-pub(crate) fn session_table(sessions: &[SessionInfo]) -> String {
+pub(crate) fn session_table(sessions: &[&SessionInfo]) -> String {
     let header = [
         "session",
         "status",

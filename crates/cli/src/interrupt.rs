@@ -35,6 +35,15 @@ impl Interrupts {
             interrupted = self.next() => Err(interrupted.into()),
         }
     }
+
+    /// Takes things down unless a signal comes once more; what is left then is left.
+    pub(crate) async fn unless_again(&mut self, ending: impl Future<Output = ()>) -> Result<()> {
+        tokio::select! {
+            () = ending => Ok(()),
+            again = self.next() => Err(again.again())
+                .context("gave up removing sandboxes, which the next start does"),
+        }
+    }
 }
 
 /// The end that a signal asked for.

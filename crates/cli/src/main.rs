@@ -15,7 +15,6 @@ mod token;
 
 use anyhow::Result;
 use args::{Cli, Command};
-use clap::Parser;
 use interrupt::Interrupted;
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -26,7 +25,7 @@ fn main() -> ExitCode {
     if let Some(code) = polar_sandbox::helper::run_if_called() {
         return code;
     }
-    let cli = Cli::parse();
+    let cli = Cli::of_process();
     if let Err(error) = start_logging(&cli.log) {
         return fail(&error);
     }
@@ -52,6 +51,7 @@ async fn run(command: Command) -> Result<()> {
         Command::Status(args) => commands::status::status(args).await,
         Command::Cancel(args) => commands::status::cancel(args).await,
         Command::Trajectories(args) => commands::trajectories::trajectories(args).await,
+        Command::Logs(args) => commands::logs::logs(args).await,
         Command::Harness(args) => commands::harness::harness(args).await,
         Command::Doctor(args) => commands::doctor::doctor(args).await,
         Command::SimulateEngine(args) => commands::simulate_engine::simulate_engine(args).await,
@@ -79,6 +79,10 @@ fn fail(error: &anyhow::Error) -> ExitCode {
 fn start_logging(filter: &str) -> Result<()> {
     let filter = tracing_subscriber::EnvFilter::try_new(filter)
         .map_err(|error| anyhow::anyhow!("--log {filter:?}: {error}; for example `info`"))?;
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(display::colours_of(&std::io::stderr()))
+        .with_writer(std::io::stderr)
+        .init();
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! Where Polar keeps its things, and what it was told by the environment.
 
 use anyhow::{Context, Result};
+use polar_types::NodeId;
 use std::env;
 use std::path::{Path, PathBuf};
 
@@ -32,7 +33,7 @@ fn home() -> Result<PathBuf> {
 /// some digits that are kept there, since each GPU of a machine may have a node.
 pub(crate) fn node_id(given: Option<String>, folder: &Path) -> Result<String> {
     if let Some(given) = given {
-        return Ok(as_node_id(&given, LONGEST_NODE_ID));
+        return as_given(&given);
     }
     let instance = polar_node::instance_id(folder)?;
     let digits = &instance[instance.len().saturating_sub(SUFFIX)..];
@@ -41,8 +42,13 @@ pub(crate) fn node_id(given: Option<String>, folder: &Path) -> Result<String> {
 }
 
 /// The same for a node that is alone with its server, and whose state is not kept.
-pub(crate) fn passing_node_id(given: Option<String>) -> String {
-    as_node_id(&given.unwrap_or_else(machine), LONGEST_NODE_ID)
+pub(crate) fn passing_node_id(given: Option<String>) -> Result<String> {
+    given.map_or_else(|| Ok(as_node_id(&machine(), LONGEST_NODE_ID)), |given| as_given(&given))
+}
+
+/// A name that was given is taken as it is, or refused: never made into another.
+fn as_given(name: &str) -> Result<String> {
+    Ok(name.parse::<NodeId>().context("--node-id")?.to_string())
 }
 
 const LONGEST_NODE_ID: usize = 64;
@@ -75,8 +81,10 @@ mod tests {
         let name = node_id(None, &one.path().join("deep/node")).unwrap();
         assert_eq!(node_id(None, &one.path().join("deep/node")).unwrap(), name);
         assert_ne!(node_id(None, other.path()).unwrap(), name);
-        assert!(name.parse::<polar_types::NodeId>().is_ok(), "{name}");
+        assert!(name.parse::<NodeId>().is_ok(), "{name}");
         assert!(name.starts_with(&as_node_id(&machine(), 57)), "{name}");
-        assert_eq!(node_id(Some("gpu 3".to_owned()), one.path()).unwrap(), "gpu-3");
+        assert_eq!(node_id(Some("gpu-3".to_owned()), one.path()).unwrap(), "gpu-3");
+        let refused = node_id(Some("gpu 3".to_owned()), one.path()).unwrap_err();
+        assert!(format!("{refused:#}").contains("--node-id: "), "{refused:#}");
     }
 }

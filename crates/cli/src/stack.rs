@@ -6,25 +6,26 @@ use crate::interrupt::{Interrupted, Interrupts};
 use crate::paths;
 use crate::token::{self, Token};
 use anyhow::{Context, Result, bail};
-use polar_engine::{Engine, EngineKind, EngineOptions, ProbeReport};
+use polar_engine::{Engine, EngineKind, EngineOptions, ProbeError, ProbeReport};
 use polar_gateway::GatewayConfig;
 use polar_node::{Node, NodeConfig, NodeError, ServerAddress};
 use polar_sandbox::{
     DockerConfig, DockerProvider, LocalConfig, LocalIsolation, LocalProvider, SandboxProvider,
 };
-use polar_server::{Server, ServerConfig, ServerHandle};
+use polar_server::{Server, ServerConfig, ServerHandle, StartError};
 use polar_session::harness::HarnessAdapter;
 use polar_types::{Known, Slots};
+use std::io::{ErrorKind, Write as _};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Bytes kept of each output of a command.
 const OUTPUT_LIMIT: u64 = 16 << 20;
 
-/// How long running sessions may go on when the process is asked to end.
-pub(crate) const GRACE: Duration = Duration::from_secs(30);
+/// How long sessions may go on that still run when all that was asked for has ended.
+const GRACE: Duration = Duration::from_secs(30);
 
 /// What `polar up`, `run` and `quickstart` start: server and node in one process.
 pub(crate) struct StackConfig {
@@ -47,7 +48,7 @@ pub(crate) struct Stack {
 impl Stack {
     pub(crate) async fn start(config: StackConfig, engine: Arc<dyn Engine>) -> Result<Self> {
         let server = server_config(config.api, &config.state, &config.token);
-        let server = Server::start(server).await.context("start the rollout server")?;
+        let server = start_server(server).await?;
         let api_url = format!("http://{}", server.addr());
         let node = node_config(NodeSettings {
             node_id: paths::node_id(config.node.node_id, &node_folder(&config.state))?,
@@ -60,7 +61,12 @@ impl Stack {
             engine,
         })
         .await?;
-        let node = Node::start(node).await.context("start the gateway node")?;
+        let proxy = node.gateway_listen;
+        let node = start_node(node, |taken| match taken == proxy {
+            true => "--proxy-port",
+            false => "--port",
+        })
+        .await?;
         Ok(Self { server, node, api_url, state: config.state })
     }
 
@@ -82,8 +88,13 @@ impl Stack {
     }
 
     /// Lets running sessions end for a while, then stops both.
-    pub(crate) async fn shutdown(self) {
-        self.stop(GRACE).await;
+    pub(crate) async fn wind_down(
+        self,
+        grace: Duration,
+        interrupts: &mut Interrupts,
+    ) -> Result<()> {
+        wind_down(self.node, grace, interrupts).await?;
+        interrupts.unless_again(self.server.shutdown()).await
     }
 
     /// Stops both. What still runs after `grace` is ended and its sandboxes are removed.
@@ -111,12 +122,7 @@ pub(crate) async fn with_stack<T>(
         })
         .await;
     let grace = if done.is_ok() { GRACE } else { Duration::ZERO };
-    tokio::select! {
-        () = stack.stop(grace) => {}
-        again = interrupts.next() => {
-            return Err(again.again()).context("gave up removing sandboxes, which the next run does");
-        }
-    }
+    interrupts.unless_again(stack.stop(grace)).await?;
     done.map_err(|error| match error.is::<Interrupted>() {
         true => error.context("ended what ran and removed its sandboxes"),
         false => error,
@@ -135,6 +141,75 @@ pub(crate) async fn refused(node: &Node) -> anyhow::Error {
     });
     let help = help.unwrap_or_else(|| "the gateway node has ended".to_owned());
     anyhow::Error::new(error).context(help)
+}
+
+/// Starts a server; `--port` is said where its port is taken.
+pub(crate) async fn start_server(config: ServerConfig) -> Result<ServerHandle> {
+    let address = config.bind;
+    Server::start(config).await.map_err(|error| {
+        let is_taken = matches!(
+            &error,
+            StartError::Listen { source, .. } if source.kind() == ErrorKind::AddrInUse
+        );
+        match is_taken {
+            true => taken(address, "--port"),
+            false => anyhow::Error::new(error).context("start the rollout server"),
+        }
+    })
+}
+
+/// Starts a node. `flag` names what chose an address, for where it is taken.
+pub(crate) async fn start_node(
+    config: NodeConfig,
+    flag: impl FnOnce(SocketAddr) -> &'static str,
+) -> Result<Node> {
+    Node::start(config).await.map_err(|error| {
+        if let NodeError::Io { target, error: cause, .. } = &error
+            && cause.kind() == ErrorKind::AddrInUse
+            && let Ok(address) = target.parse()
+        {
+            return taken(address, flag(address));
+        }
+        anyhow::Error::new(error).context("start the gateway node")
+    })
+}
+
+/// Says that a port is taken, in place of the operating system.
+pub(crate) fn taken(address: SocketAddr, flag: &str) -> anyhow::Error {
+    anyhow::anyhow!(
+        "{address} is used by another process; choose another port with {flag}, or 0 for a free one"
+    )
+}
+
+/// Lets a node's running sessions end for a while, and says so. A signal cuts that short,
+/// and another one the removal of what is left.
+pub(crate) async fn wind_down(
+    node: Node,
+    grace: Duration,
+    interrupts: &mut Interrupts,
+) -> Result<()> {
+    node.drain(grace);
+    let mut held = node.held();
+    let count = held.borrow().len();
+    if count > 0 {
+        let sessions = if count == 1 { "session" } else { "sessions" };
+        say(&format!(
+            "waiting up to {} s for {count} {sessions} to end; Ctrl-C again ends them now",
+            grace.as_secs()
+        ));
+        tokio::select! {
+            // Over in time, or not, or no longer there to be asked.
+            _ = tokio::time::timeout(grace, held.wait_for(Vec::is_empty)) => {}
+            _ = interrupts.next() => say("ending what runs; a next node starts it anew"),
+        }
+    }
+    interrupts.unless_again(node.shutdown(Duration::ZERO)).await
+}
+
+/// Tells of the end, which scripts that read stdout do not wait for.
+pub(crate) fn say(text: &str) {
+    // Nothing is left to do when stderr is closed.
+    let _ = writeln!(std::io::stderr(), "{text}");
 }
 
 /// Where a node keeps its part of the state.
@@ -156,7 +231,7 @@ pub(crate) struct NodeSettings {
 }
 
 pub(crate) async fn node_config(settings: NodeSettings) -> Result<NodeConfig> {
-    let run = settings.concurrency.max(1);
+    let run = settings.concurrency;
     // Sandboxes prepared ahead and graded behind, so that run slots never wait for them.
     let ahead = run.div_ceil(2);
     // Without a server no session runs here, so no sandbox has to work.
@@ -207,6 +282,7 @@ pub(crate) fn server_config(bind: SocketAddr, state: &Path, token: &Token) -> Se
     config.control_token_place = token.kept_in.as_ref().map(|_| token::place());
     config.known = Known {
         harnesses: HarnessAdapter::names().into_iter().map(str::to_owned).collect(),
+        harness_problems: Some(HarnessAdapter::problems_of),
         default_image: None,
     };
     config
@@ -238,9 +314,38 @@ pub(crate) async fn bubblewrap_problem() -> Result<Option<String>> {
     Ok(provider.check().await.err().map(|error| error.to_string()))
 }
 
-/// Connects to the engine and checks that it gives exact ids and logprobs.
+/// How long an engine may say that it is not ready, as while it loads its model.
+const ENGINE_START: Duration = Duration::from_secs(300);
+const ENGINE_PAUSE: Duration = Duration::from_secs(2);
+
+/// Connects to the engine and checks that it gives exact ids and logprobs. One that is
+/// there but still starts is waited for.
 pub(crate) async fn connect_engine(args: &EngineArgs) -> Result<Arc<dyn Engine>> {
-    Ok(probe_engine(args).await?.0)
+    let started = Instant::now();
+    let mut is_told = false;
+    loop {
+        let error = match probe_engine(args).await {
+            Ok((engine, _)) => return Ok(engine),
+            Err(error) => error,
+        };
+        if !is_starting(&error) || started.elapsed() > ENGINE_START {
+            return Err(error);
+        }
+        if !is_told {
+            say(&format!(
+                "the engine at {} is not ready (HTTP 503); waiting for it for up to {} s",
+                args.engine.as_deref().map(base_url).unwrap_or_default(),
+                ENGINE_START.as_secs()
+            ));
+            is_told = true;
+        }
+        tokio::time::sleep(ENGINE_PAUSE).await;
+    }
+}
+
+fn is_starting(error: &anyhow::Error) -> bool {
+    let refused = error.downcast_ref::<ProbeError>();
+    matches!(refused, Some(ProbeError::Engine(said)) if said.status == Some(503))
 }
 
 /// The same with all that was checked.
@@ -261,5 +366,10 @@ pub(crate) async fn probe_engine(args: &EngineArgs) -> Result<(Arc<dyn Engine>, 
         api_key: args.engine_api_key.clone(),
         ..EngineOptions::default()
     };
-    Ok(polar_engine::probe(&base_url(address), options).await?)
+    let address = base_url(address);
+    polar_engine::probe(&address, options).await.map_err(|error| {
+        let is_named = error.to_string().contains(&address);
+        let error = anyhow::Error::new(error);
+        if is_named { error } else { error.context(format!("the engine at {address}")) }
+    })
 }

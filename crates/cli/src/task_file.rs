@@ -18,15 +18,32 @@ const MOST_UPLOAD_BYTES: u64 = 32 << 20;
 
 /// Reads a task file. Relative paths in it start at its folder.
 pub(crate) fn read(path: &Path) -> Result<Value> {
-    let text =
-        fs::read_to_string(path).with_context(|| format!("read task file {}", path.display()))?;
+    let text = text(path).with_context(|| format!("read task file {}", path.display()))?;
     let folder = path.parent().unwrap_or(Path::new("."));
     parse(&text, folder).with_context(|| format!("task file {}", path.display()))
 }
 
+fn text(path: &Path) -> Result<String> {
+    String::from_utf8(fs::read(path)?).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        anyhow::anyhow!(
+            "it is not UTF-8: the byte at offset {at} belongs to no character; save it as UTF-8"
+        )
+    })
+}
+
+/// YAML or JSON, with refusals that speak of the file alone.
+fn yaml(text: &str) -> Result<Value> {
+    serde_saphyr::from_str(text).map_err(|error| {
+        // The default words name options of the parser, which nobody here can set.
+        let said = error.render_with_formatter(&serde_saphyr::UserMessageFormatter);
+        anyhow::anyhow!("not valid YAML: {said}")
+    })
+}
+
 /// As [`read`], for text that is already at hand.
 pub(crate) fn parse(text: &str, folder: &Path) -> Result<Value> {
-    let mut task: Value = serde_saphyr::from_str(text).context("not valid YAML")?;
+    let mut task = yaml(text)?;
     ensure!(task.is_object(), "a task is a mapping with at least `instruction` and `harness`");
     inline_adapter(&mut task, folder)?;
     expand_uploads(&mut task, folder)?;
@@ -59,10 +76,9 @@ fn inline_adapter(task: &mut Value, folder: &Path) -> Result<()> {
     };
     let path = path.as_str().context("harness.path: must be a string")?;
     let path = folder.join(path);
-    let text = fs::read_to_string(&path)
-        .with_context(|| format!("harness.path: read {}", path.display()))?;
-    let adapter: Value = serde_saphyr::from_str(&text)
-        .with_context(|| format!("harness.path: {} is not valid YAML", path.display()))?;
+    let adapter = text(&path)
+        .and_then(|text| yaml(&text))
+        .with_context(|| format!("harness.path: {}", path.display()))?;
     let name = adapter["name"]
         .as_str()
         .with_context(|| format!("harness.path: {} has no `name`", path.display()))?;
@@ -90,8 +106,12 @@ fn expand_uploads(task: &mut Value, folder: &Path) -> Result<()> {
 }
 
 fn upload(step: &Value, folder: &Path, budget: &mut u64, out: &mut Vec<Value>) -> Result<()> {
+    refuse_unknown_keys(step)?;
     let source = step["source"].as_str().context("upload needs `source`, a file or folder")?;
-    let target = step["target"].as_str().unwrap_or(".");
+    let target = match &step["target"] {
+        Value::Null => ".",
+        target => target.as_str().context("`target` of an upload is a path inside")?,
+    };
     let source = folder.join(source);
     let mut files = Vec::new();
     collect(&source, &mut files)?;
@@ -110,6 +130,22 @@ fn upload(step: &Value, folder: &Path, budget: &mut u64, out: &mut Vec<Value>) -
             PathBuf::from(target)
         };
         out.push(write_file(&inside, &file, content)?);
+    }
+    Ok(())
+}
+
+fn refuse_unknown_keys(step: &Value) -> Result<()> {
+    const KNOWN: [&str; 3] = ["type", "source", "target"];
+    for key in step.as_object().into_iter().flat_map(Map::keys) {
+        if KNOWN.contains(&key.as_str()) {
+            continue;
+        }
+        let likeness = |known: &str| strsim::jaro_winkler(key, known);
+        let nearest = KNOWN.into_iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
+        match nearest.filter(|known| likeness(known) > 0.75) {
+            Some(known) => bail!("`{key}` is no key of an upload; did you mean `{known}`?"),
+            None => bail!("`{key}` is no key of an upload; there are {}", KNOWN.join(", ")),
+        }
     }
     Ok(())
 }
@@ -174,6 +210,38 @@ mod tests {
         assert_eq!(steps[0]["content"], "/wA=");
         assert_eq!(steps[1]["path"], "src/b.txt");
         assert_eq!(steps[1]["content"], "text");
+    }
+
+    #[test]
+    fn an_upload_with_a_key_it_does_not_have_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("a"), "text").unwrap();
+        let refused = |step: &str| {
+            let task = format!("harness: pi\nruntime: {{prepare: [{step}]}}");
+            format!("{:#}", parse(&task, folder.path()).unwrap_err())
+        };
+        let said = refused("{type: upload, source: a, taget: sub}");
+        assert!(said.contains("runtime.prepare[0]") && said.contains("`target`?"), "{said}");
+        let said = refused("{type: upload, source: a, executable: true}");
+        assert!(said.contains("there are type, source, target"), "{said}");
+        let said = refused("{type: upload, source: a, target: 3}");
+        assert!(said.contains("a path inside"), "{said}");
+    }
+
+    #[test]
+    fn text_that_is_not_utf_8_is_refused_with_the_place() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("task.yaml");
+        fs::write(&file, b"harness: p\xff").unwrap();
+        let said = format!("{:#}", read(&file).unwrap_err());
+        assert!(said.contains("task.yaml") && said.contains("offset 10"), "{said}");
+    }
+
+    #[test]
+    fn a_key_that_comes_twice_is_refused_in_plain_words() {
+        let said = format!("{:#}", parse("a: 1\na: 2\n", Path::new(".")).unwrap_err());
+        assert!(said.contains("`a`") && said.contains("line 2"), "{said}");
+        assert!(!said.contains("Policy") && !said.contains("Options"), "{said}");
     }
 
     #[test]

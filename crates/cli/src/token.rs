@@ -67,7 +67,7 @@ pub(crate) fn of_node(rollout_server: Option<&str>, given: Option<String>) -> Re
 
 /// The token of a server that only this process talks to.
 pub(crate) fn of_this_process() -> Result<Token> {
-    Ok(Token { secret: new()?, kept_in: None })
+    Ok(Token { secret: random_hex()?, kept_in: None })
 }
 
 /// Where tokens are kept, in the words of a person: `~/.local/state/polar/token`.
@@ -81,10 +81,9 @@ pub(crate) fn place() -> String {
 }
 
 /// 256 random bits in hex.
-fn new() -> Result<String> {
+pub(crate) fn random_hex() -> Result<String> {
     let mut bytes = [0_u8; 32];
-    getrandom::fill(&mut bytes)
-        .map_err(|error| anyhow::anyhow!("no random bytes for a control token: {error}"))?;
+    getrandom::fill(&mut bytes).map_err(|error| anyhow::anyhow!("no random bytes: {error}"))?;
     Ok(hex::encode(bytes))
 }
 
@@ -102,7 +101,7 @@ fn kept_or_made(file: &Path) -> Result<String> {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
         // For this user alone from the start, and complete once it has its name.
         let mut made = tempfile::NamedTempFile::new_in(folder)?;
-        writeln!(made, "{}", new()?)?;
+        writeln!(made, "{}", random_hex()?)?;
         made.as_file().sync_all()?;
         match made.persist_noclobber(file) {
             Err(refused) if refused.error.kind() != ErrorKind::AlreadyExists => {

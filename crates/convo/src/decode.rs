@@ -234,7 +234,9 @@ pub(crate) fn check_request(request: &Request) -> Result<(), DecodeError> {
         return Err(root.field("model").missing("name a model, for example \"default\""));
     }
     if request.messages.is_empty() {
-        return Err(root.field("messages").missing("send at least one message"));
+        return Err(root
+            .field("messages")
+            .error("is missing or empty", "send at least one message"));
     }
     check_tool_choice(request)
 }

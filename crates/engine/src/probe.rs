@@ -193,7 +193,9 @@ impl Probe<'_> {
                 "vocabulary",
                 Outcome::Warning,
                 "its size is unknown, so ids outside it are not noticed",
-                Some("set the engine's vocab_size"),
+                Some(
+                    "update the engine; the tested versions of vLLM, SGLang and llama.cpp tell it",
+                ),
             ),
         }
         match self.info.context_window {

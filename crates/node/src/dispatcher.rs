@@ -167,7 +167,7 @@ impl Dispatcher {
                         renewal = self.ask_for_renewal();
                     }
                 }
-                grace = drained(&mut draining), if !drains => {
+                grace = drained(&mut draining, drains) => {
                     // Asked for but not taken: such leases run out by themselves.
                     lease = None;
                     give_up_at = Some(Instant::now() + grace);
@@ -418,8 +418,12 @@ async fn at(when: Option<Instant>) {
     }
 }
 
-/// How long running sessions may go on; at once when the node was dropped.
-async fn drained(draining: &mut watch::Receiver<Option<Duration>>) -> Duration {
+/// How long running sessions may go on; at once when the node was dropped. Once that has
+/// been said, returns when something else is.
+async fn drained(draining: &mut watch::Receiver<Option<Duration>>, drains: bool) -> Duration {
+    if drains && draining.changed().await.is_err() {
+        std::future::pending::<()>().await;
+    }
     match draining.wait_for(Option::is_some).await {
         Ok(grace) => grace.unwrap_or_default(),
         Err(_) => Duration::ZERO,

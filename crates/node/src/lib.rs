@@ -253,10 +253,15 @@ impl Node {
     }
 
     /// Takes no more work; gives back what has not started to run, lets the rest go on
-    /// for `grace` and gives back what is left then. Results that cannot be delivered
-    /// any more stay on disk for the next start.
-    pub async fn shutdown(self, grace: Duration) {
+    /// for `grace` and gives back what is left then. May be said again, with less.
+    pub fn drain(&self, grace: Duration) {
         self.drain.send_replace(Some(grace));
+    }
+
+    /// Drains, and ends when nothing is left. Results that cannot be delivered any more
+    /// stay on disk for the next start.
+    pub async fn shutdown(self, grace: Duration) {
+        self.drain(grace);
         if let Err(error) = self.work.await {
             tracing::error!(%error, "the node's work broke off");
         }
@@ -288,7 +293,7 @@ fn node_info(config: &NodeConfig) -> Result<NodeInfo, NodeError> {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         slots: config.slots,
         runtimes: config.providers.iter().map(|provider| provider.kind().to_owned()).collect(),
-        engine: format!("{:?} {} ({})", engine.kind, engine.url, engine.model),
+        engine: format!("{} {} ({})", engine.kind.name(), engine.url, engine.model),
         held: BTreeMap::new(),
     })
 }

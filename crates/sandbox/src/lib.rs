@@ -24,7 +24,7 @@ mod spawner;
 mod write;
 
 pub use docker::{DockerConfig, DockerProvider};
-pub use local::{LocalConfig, LocalIsolation, LocalProvider};
+pub use local::{LOCAL_PATH, LocalConfig, LocalIsolation, LocalProvider};
 
 use async_trait::async_trait;
 use polar_types::Network;

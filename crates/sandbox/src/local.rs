@@ -23,6 +23,8 @@ mod layout;
 mod process;
 mod sandbox;
 
+pub use sandbox::PATH as LOCAL_PATH;
+
 use crate::processes::{SANDBOX_MARK, end_all, marked};
 use crate::program::Program;
 use crate::registry::{Entry, Registry, owner};

@@ -12,7 +12,8 @@ use polar_store::TaskStore;
 use polar_types::ErrorClass;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
-use utoipa::openapi::{Info, OpenApi};
+use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, SecurityScheme};
+use utoipa::openapi::{ComponentsBuilder, Info, OpenApi};
 use utoipa_axum::router::OpenApiRouter;
 
 /// What every request handler shares.
@@ -29,6 +30,9 @@ impl App {
         self.config.clock.now()
     }
 }
+
+/// What the OpenAPI document calls the token.
+const BEARER: &str = "bearer";
 
 /// The whole API.
 pub(crate) fn router(app: Arc<App>) -> Router {
@@ -78,7 +82,16 @@ fn described() -> OpenApiRouter<Arc<App>> {
              {\"error\": {\"code\", \"message\", \"problems\"}}.",
         ))
         .build();
-    OpenApiRouter::with_openapi(OpenApi::builder().info(info).build())
+    let token = Http::builder()
+        .scheme(HttpAuthScheme::Bearer)
+        .description(Some("The server's token; a server that has none asks for none."))
+        .build();
+    let schemes =
+        ComponentsBuilder::new().security_scheme(BEARER, SecurityScheme::Http(token)).build();
+    let needed = [SecurityRequirement::new::<_, [&str; 0], &str>(BEARER, [])];
+    OpenApiRouter::with_openapi(
+        OpenApi::builder().info(info).components(Some(schemes)).security(Some(needed)).build(),
+    )
 }
 
 async fn no_such_path(method: Method, uri: Uri) -> ApiError {

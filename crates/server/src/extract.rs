@@ -123,6 +123,6 @@ where
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, ApiError> {
         Query::try_from_uri(&parts.uri)
             .map(|Query(params)| Self(params))
-            .map_err(|e| ApiError::new(ErrorClass::Invalid, e.body_text()))
+            .map_err(|refused| problems::in_query(&refused.body_text()))
     }
 }

@@ -52,7 +52,7 @@ pub enum StartError {
     #[error("the {0} token is empty; leave it out or give it at least one character")]
     EmptyToken(&'static str),
     /// The address cannot be had.
-    #[error("cannot listen on {address}: {source}")]
+    #[error("cannot listen on {address}")]
     Listen {
         /// Which.
         address: SocketAddr,

@@ -5,7 +5,7 @@
 
 use crate::error::ApiError;
 use crate::examples;
-use polar_types::{FieldProblem, Known, TaskId, TaskRequest, TaskSpec};
+use polar_types::{ErrorClass, FieldProblem, Known, TaskId, TaskRequest, TaskSpec};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use serde_path_to_error::{Path, Segment};
@@ -30,6 +30,30 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Value, ApiError> {
         };
         ApiError::field("body", what, examples::SMALLEST_TASK)
     })
+}
+
+/// A parameter of the query string that cannot be read, from what axum says of it.
+pub(crate) fn in_query(said: &str) -> ApiError {
+    let said = said.strip_prefix("Failed to deserialize query string: ").unwrap_or(said);
+    let named = said.split_once(": ").filter(|(name, _)| !name.contains([' ', '`']));
+    let Some((name, what)) = named else {
+        return ApiError::new(ErrorClass::Invalid, format!("query string: {said}"));
+    };
+    match what {
+        "invalid digit found in string"
+        | "cannot parse integer from empty string"
+        | "number too large to fit in target type" => {
+            ApiError::field(name, "must be a whole number of 0 or more", "0")
+        }
+        "invalid float literal" | "cannot parse float from empty string" => {
+            ApiError::field(name, "must be a number", "1.5")
+        }
+        _ if what.starts_with("unknown variant") => {
+            let example = what.split('`').nth(3).unwrap_or_default();
+            ApiError::field(name, in_words(what), &format!("{example:?}"))
+        }
+        _ => ApiError::field(name, in_words(what), "\"…\""),
+    }
 }
 
 /// Reads a checked task, with all problems of shape and of values together.

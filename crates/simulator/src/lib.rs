@@ -48,7 +48,7 @@ pub const FIX_TEST_TASK: &str = include_str!("../assets/tasks/fix-test.yaml");
 #[derive(Debug, thiserror::Error)]
 pub enum SimulatorError {
     /// The address can't be listened on.
-    #[error("cannot listen on {address}: {source}")]
+    #[error("cannot listen on {address}")]
     Listen {
         /// The address asked for.
         address: SocketAddr,

@@ -14,8 +14,9 @@ pub use spec::{
 };
 
 use crate::{CallbackState, FieldProblem, GroupId, SamplingPins, TaskId};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de};
 use std::collections::BTreeMap;
+use std::fmt;
 
 /// The body of `POST /api/tasks`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -43,7 +44,7 @@ pub struct TaskRequest {
     #[serde(default)]
     pub trajectory_strategy: TrajectoryStrategy,
     /// Sessions run for this task.
-    #[serde(default = "one")]
+    #[serde(default = "one", deserialize_with = "counted")]
     pub num_samples: u32,
     /// Sampling parameters that replace the harness's own.
     #[serde(default)]
@@ -55,7 +56,7 @@ pub struct TaskRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_seconds: Option<f64>,
     /// Attempts per session when the infrastructure (not the agent) fails.
-    #[serde(default = "three")]
+    #[serde(default = "three", deserialize_with = "counted")]
     pub max_attempts: u32,
     /// Higher is handed out first.
     #[serde(default)]
@@ -77,6 +78,27 @@ fn three() -> u32 {
     3
 }
 
+/// Reads a number of things of which there must be some, so that a refusal says so. Zero
+/// is left to [`TaskRequest::resolve`], which knows the other limit as well.
+fn counted<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+    struct Count;
+    impl de::Visitor<'_> for Count {
+        type Value = u32;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a whole number of 1 or more")
+        }
+        fn visit_u64<E: de::Error>(self, number: u64) -> Result<u32, E> {
+            let too_large = |_| E::invalid_value(de::Unexpected::Unsigned(number), &self);
+            u32::try_from(number).map_err(too_large)
+        }
+        fn visit_i64<E: de::Error>(self, number: i64) -> Result<u32, E> {
+            let too_small = |_| E::invalid_value(de::Unexpected::Signed(number), &self);
+            u32::try_from(number).map_err(too_small)
+        }
+    }
+    deserializer.deserialize_u32(Count)
+}
+
 /// Most sessions one task may ask for.
 pub const MAX_SAMPLES: u32 = 4096;
 
@@ -85,6 +107,9 @@ pub const MAX_SAMPLES: u32 = 4096;
 pub struct Known {
     /// Names of the shipped harness adapters.
     pub harnesses: Vec<String>,
+    /// Finds what is wrong with a harness beyond its shape: an adapter given inline, and
+    /// settings that the adapter does not have. Whoever knows adapters gives it.
+    pub harness_problems: Option<fn(&HarnessSpec) -> Vec<FieldProblem>>,
     /// Image used when a container runtime names none.
     pub default_image: Option<String>,
 }

@@ -61,12 +61,17 @@ class Call(Generic[T]):
             "timeout": timeout + self.held_seconds,
         }
 
-    def unreachable(self, error: httpx.TransportError) -> str:
+    def unreachable(self, error: httpx.TransportError, *, reached: bool) -> str:
         """The message when no answer came."""
         reason = str(error) or type(error).__name__
+        url = error.request.url.copy_with(query=None)
+        if reached:
+            return (
+                f"{self.what}: no answer from {url} any more ({reason}); see what ended the server"
+            )
         return (
-            f"{self.what}: no answer from {error.request.url.copy_with(query=None)} ({reason}); "
-            "is the server running and the address right?"
+            f"{self.what}: no answer from {url} ({reason}), and none ever; is the server running "
+            "and the address right?"
         )
 
     def checked(self, response: httpx.Response) -> T:

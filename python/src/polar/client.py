@@ -62,6 +62,7 @@ class PolarClient:
         """
         self._timeout = timeout
         self._retry = retry
+        self._reached = False
         self._http = httpx.Client(
             base_url=_calls.base_url(address), auth=authorised(token), transport=transport
         )
@@ -193,10 +194,14 @@ class PolarClient:
             try:
                 response = self._http.request(**call.request(self._timeout))
             except httpx.TransportError as error:
-                pause = retries.pause(time.monotonic())
+                # One that took the connection is there, even when it gave no answer.
+                self._reached |= not isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout))
+                pause = retries.pause(time.monotonic(), reached=self._reached)
                 if pause is None:
-                    raise ServerUnreachableError(call.unreachable(error)) from error
+                    reason = call.unreachable(error, reached=self._reached)
+                    raise ServerUnreachableError(reason) from error
             else:
+                self._reached = True
                 if response.status_code not in RETRYABLE:
                     return call.checked(response)
                 wish = retry_after(response.headers.get("retry-after"))

@@ -102,7 +102,7 @@ Network = Union[Literal["none", "open"], str]
 class RuntimeSpec(Model):
     """Where the harness runs."""
 
-    type: RuntimeKind
+    type: Optional[RuntimeKind] = None
     """Kind of isolation."""
 
     image: Optional[str] = None
@@ -547,7 +547,8 @@ class SessionReport(Model):
 
     grade_note: Optional[str] = None
     """What to know about the reward that is there: for example that it is 0 because the
-    evaluator could not be run any more after the agent."""
+    evaluator could not be run any more after the agent.
+    """
 
     exit_code: Optional[int] = None
     """Exit code of the harness, when it came to an end by itself."""

@@ -4,7 +4,7 @@ use crate::args::{Doctor, Isolation};
 use crate::{paths, stack};
 use anyhow::Result;
 use polar_engine::{Check, Outcome, ProbeError};
-use polar_sandbox::SandboxProvider;
+use polar_sandbox::{LOCAL_PATH, SandboxProvider};
 use serde::Serialize;
 use std::io::Write as _;
 use std::process::Stdio;
@@ -16,9 +16,11 @@ use tokio::process::Command;
 #[serde(rename_all = "snake_case")]
 enum Verdict {
     Ok,
-    /// Not needed for everything; `help` says what for.
+    /// Polar works without it; `help` says what does not.
+    Warning,
+    /// Needed, and not there.
     Missing,
-    /// Nothing useful works without it.
+    /// Needed, and not usable.
     Broken,
 }
 
@@ -37,6 +39,7 @@ pub(crate) async fn doctor(args: Doctor) -> Result<()> {
         program("npm", &["--version"], "installing agent CLIs", "install Node 20 or newer").await,
         program("node", &["--version"], "running agent CLIs", "install Node 20 or newer").await,
         program("python3", &["--version"], "the Python SDK", "install Python 3.9 or newer").await,
+        python_inside().await,
     ];
     findings.extend(sandboxes().await?);
     findings.push(folder("cache", paths::cache()));
@@ -44,7 +47,9 @@ pub(crate) async fn doctor(args: Doctor) -> Result<()> {
     if args.engine.engine.is_some() {
         findings.extend(engine(&args).await);
     }
-    let broken = findings.iter().any(|finding| finding.verdict == Verdict::Broken);
+    let broken = findings
+        .iter()
+        .any(|finding| matches!(finding.verdict, Verdict::Missing | Verdict::Broken));
     let mut out = std::io::stdout().lock();
     if args.json {
         writeln!(out, "{}", serde_json::to_string_pretty(&findings)?)?;
@@ -52,6 +57,7 @@ pub(crate) async fn doctor(args: Doctor) -> Result<()> {
         for finding in &findings {
             let mark = match finding.verdict {
                 Verdict::Ok => "ok     ",
+                Verdict::Warning => "warning",
                 Verdict::Missing => "missing",
                 Verdict::Broken => "broken ",
             };
@@ -66,21 +72,43 @@ pub(crate) async fn doctor(args: Doctor) -> Result<()> {
 }
 
 async fn program(name: &str, args: &[&str], purpose: &str, mend: &str) -> Finding {
-    let run = Command::new(name).args(args).stdin(Stdio::null()).kill_on_drop(true).output();
-    let output = tokio::time::timeout(Duration::from_secs(20), run).await;
-    match output {
-        Ok(Ok(output)) if output.status.success() => {
-            let text = String::from_utf8_lossy(&output.stdout);
-            let first = text.lines().next().unwrap_or_default().trim().to_owned();
-            Finding { name: name.to_owned(), verdict: Verdict::Ok, found: first, help: None }
-        }
-        _ => Finding {
-            name: name.to_owned(),
+    let name = name.to_owned();
+    match first_line(Command::new(&name).args(args)).await {
+        Some(found) => Finding { name, verdict: Verdict::Ok, found, help: None },
+        None => Finding {
+            name,
             verdict: Verdict::Missing,
             found: "not found, or does not run".to_owned(),
             help: Some(format!("needed for {purpose}: {mend}")),
         },
     }
+}
+
+/// What local sandboxes find, which see the system's programs and none of the user's own.
+async fn python_inside() -> Finding {
+    let name = "python3 in local sandboxes".to_owned();
+    let mut command = Command::new("python3");
+    match first_line(command.arg("--version").env("PATH", LOCAL_PATH)).await {
+        Some(found) => Finding { name, verdict: Verdict::Ok, found, help: None },
+        None => Finding {
+            name,
+            verdict: Verdict::Warning,
+            found: format!("none in {LOCAL_PATH}"),
+            help: Some(
+                "needed by tasks that call python3: install the system's, or use docker with an \
+                 image; one in a home folder is not seen inside"
+                    .to_owned(),
+            ),
+        },
+    }
+}
+
+/// What a program prints first, when it runs and ends well.
+async fn first_line(command: &mut Command) -> Option<String> {
+    let run = command.stdin(Stdio::null()).kill_on_drop(true).output();
+    let output = tokio::time::timeout(Duration::from_secs(20), run).await.ok()?.ok()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    output.status.success().then(|| text.lines().next().unwrap_or_default().trim().to_owned())
 }
 
 async fn sandboxes() -> Result<Vec<Finding>> {
@@ -93,7 +121,11 @@ async fn sandboxes() -> Result<Vec<Finding>> {
             Ok(()) => Finding { name, verdict: Verdict::Ok, found: "works".to_owned(), help: None },
             Err(help) => Finding {
                 name,
-                verdict: Verdict::Missing,
+                // Tasks ask for the local one unless they say otherwise.
+                verdict: match provider.kind() {
+                    "local" => Verdict::Missing,
+                    _ => Verdict::Warning,
+                },
                 found: "does not work".to_owned(),
                 help: Some(help),
             },
@@ -154,7 +186,7 @@ impl From<Check> for Finding {
     fn from(check: Check) -> Self {
         let verdict = match check.outcome {
             Outcome::Passed => Verdict::Ok,
-            Outcome::Warning => Verdict::Missing,
+            Outcome::Warning => Verdict::Warning,
             Outcome::Failed => Verdict::Broken,
         };
         // Among the other findings it has to be said whose reply or window it is.

@@ -1,9 +1,13 @@
 //! Submitting tasks and following them to their end.
 
 use crate::api::Api;
+use crate::args::LogName;
+use crate::commands::logs;
 use crate::display::{self, Progress};
-use anyhow::Result;
-use polar_types::{SessionInfo, TaskInfo, TaskStatus, TokenCounts};
+use anyhow::{Result, bail};
+use polar_types::{
+    AttemptInfo, Outcome, SessionInfo, SessionStatus, Side, TaskInfo, TaskStatus, TokenCounts,
+};
 use serde_json::Value;
 use std::io::Write as _;
 
@@ -49,52 +53,105 @@ pub(crate) async fn follow(api: &Api, mut infos: Vec<TaskInfo>) -> Result<Vec<Fo
     Ok(followed)
 }
 
-/// Prints the table of sessions, the balance of tokens and every failure.
-pub(crate) fn print_summary(followed: &[Followed]) -> Result<()> {
-    let sessions: Vec<SessionInfo> =
-        followed.iter().flat_map(|task| task.sessions.iter().cloned()).collect();
+/// Prints the table of sessions, the balance of tokens and every failure, with the end of
+/// the log that tells of it.
+pub(crate) async fn print_summary(api: &Api, followed: &[Followed]) -> Result<()> {
+    let sessions: Vec<&SessionInfo> = sessions(followed).collect();
     let mut tokens = TokenCounts::default();
-    for report in sessions.iter().filter_map(SessionInfo::report) {
+    for report in sessions.iter().filter_map(|session| session.report()) {
         tokens.add(&report.tokens);
     }
-    let mut out = std::io::stdout().lock();
-    write!(out, "{}", display::session_table(&sessions))?;
-    writeln!(out, "\ntokens: {}", display::conservation(&tokens))?;
-    for task in followed {
-        if let Some(reward) = task.task.mean_reward {
-            writeln!(out, "mean reward of {}: {reward:.3}", task.task.task_id)?;
+    let mut text = display::session_table(&sessions);
+    text.push_str(&format!("\ntokens: {}\n", display::conservation(&tokens)));
+    for Followed { task, .. } in followed {
+        if let Some(reward) = task.mean_reward {
+            text.push_str(&format!("mean reward of {}: {reward:.3}\n", task.task_id));
         }
     }
     for session in &sessions {
         for failure in failures(session) {
-            writeln!(out, "{}: {failure}", session.session_id)?;
+            text.push_str(&format!("{}: {}\n", session.session_id, failure.what));
+            let tail = logs::tail(api, session, failure.attempt, failure.logs).await;
+            text.push_str(&tail.unwrap_or_default());
+        }
+    }
+    std::io::stdout().lock().write_all(text.as_bytes())?;
+    warn_of_silent_agents(&sessions)
+}
+
+/// A session without a call has nothing to train on, however well it ended.
+fn warn_of_silent_agents(sessions: &[&SessionInfo]) -> Result<()> {
+    for session in sessions {
+        if session.report().is_some_and(|report| report.calls == 0) {
+            writeln!(
+                std::io::stderr(),
+                "warning: the agent of {} never called the model, so that there is nothing to \
+                 train on; it must use OPENAI_BASE_URL or ANTHROPIC_BASE_URL",
+                session.session_id
+            )?;
         }
     }
     Ok(())
 }
 
+/// Something that went wrong in an attempt, and which logs may say why, the likeliest first.
+struct Failure<'a> {
+    attempt: &'a AttemptInfo,
+    what: String,
+    logs: &'static [LogName],
+}
+
 /// What went wrong in a session, over all its attempts.
-fn failures(session: &SessionInfo) -> Vec<String> {
+fn failures(session: &SessionInfo) -> Vec<Failure<'_>> {
     let mut found = Vec::new();
     for attempt in &session.attempts {
+        let number = attempt.attempt;
         if let Some(lost) = &attempt.lost {
-            found.push(format!("attempt {} on {}: {lost}", attempt.attempt, attempt.node_id));
+            let what = format!("attempt {number} on {}: {lost}", attempt.node_id);
+            found.push(Failure { attempt, what, logs: &[] });
         }
         let Some(report) = &attempt.report else { continue };
-        if let polar_types::Outcome::Failed { message, .. } = &report.outcome {
-            found.push(format!("attempt {} failed: {message}", attempt.attempt));
+        if let Outcome::Failed { message, side, .. } = &report.outcome {
+            let what = format!("attempt {number} failed: {message}");
+            let logs: &[LogName] = match side {
+                Side::Grader => &[LogName::Grader],
+                _ => &[LogName::Stderr, LogName::Stdout],
+            };
+            found.push(Failure { attempt, what, logs });
         }
         if let Some(error) = &report.grade_error {
-            found.push(format!("attempt {} was not graded: {error}", attempt.attempt));
+            let what = format!("attempt {number} was not graded: {error}");
+            found.push(Failure { attempt, what, logs: &[LogName::Grader] });
         }
         if let Some(note) = &report.grade_note {
-            found.push(format!("attempt {}: {note}", attempt.attempt));
+            let what = format!("attempt {number}: {note}");
+            found.push(Failure { attempt, what, logs: &[LogName::Grader] });
         }
     }
     found
 }
 
-/// Whether every session came to a graded or otherwise clean end.
-pub(crate) fn all_completed(followed: &[Followed]) -> bool {
-    followed.iter().all(|task| task.task.status == TaskStatus::Completed)
+fn sessions(followed: &[Followed]) -> impl Iterator<Item = &SessionInfo> {
+    followed.iter().flat_map(|task| &task.sessions)
+}
+
+/// An error unless every session came to its end or the end of its time, and was graded if
+/// that was asked for.
+pub(crate) fn require_success(followed: &[Followed]) -> Result<()> {
+    let is_failed = |session: &SessionInfo| {
+        !matches!(session.status, SessionStatus::Completed | SessionStatus::TimedOut)
+    };
+    let failed = sessions(followed).filter(|session| is_failed(session)).count();
+    let is_ungraded =
+        |session: &SessionInfo| session.report().is_some_and(|report| report.grade_error.is_some());
+    let ungraded = sessions(followed).filter(|session| is_ungraded(session)).count();
+    let all = sessions(followed).count();
+    match (failed, ungraded) {
+        (0, 0) => Ok(()),
+        (0, ungraded) => bail!("{ungraded} of {all} sessions could not be graded"),
+        (failed, 0) => bail!("{failed} of {all} sessions did not complete"),
+        (failed, ungraded) => {
+            bail!("{failed} of {all} sessions did not complete, and {ungraded} could not be graded")
+        }
+    }
 }

@@ -82,14 +82,15 @@ async fn demonstrate(
             }
         }
         say("")?;
-        follow::print_summary(&followed)?;
+        follow::print_summary(&api, &followed).await?;
         Ok(followed)
     })
     .await
 }
 
 const NEXT_STEPS: &str = "
-Next: point it at your own engine and agent.
+Next: point it at your own engine and agent. (No `polar` on your PATH yet? Install it from
+the source folder: `cargo install --locked --path crates/cli`, or `pip install ./python`.)
   polar up --engine localhost:8000            server, node and proxy in one process
   polar run task.yaml --engine localhost:8000 one task, results here
   polar doctor --engine localhost:8000        checks this machine and your engine";

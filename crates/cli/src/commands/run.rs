@@ -3,11 +3,11 @@
 use crate::api::Api;
 use crate::args::Run;
 use crate::commands::follow::{self, Followed};
-use crate::interrupt::{Interrupted, Interrupts};
+use crate::interrupt::Interrupts;
 use crate::runs::RunFolder;
 use crate::stack::{self, StackConfig, with_stack};
 use crate::{paths, task_file, token};
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -23,11 +23,13 @@ pub(crate) async fn run(args: Run) -> Result<()> {
     }
     let mut interrupts = Interrupts::listen()?;
     let followed = match args.server.clone() {
-        Some(server) => there(&server, args.token, &task, &mut interrupts).await?,
+        Some(server) => {
+            name(&mut task)?;
+            there(&server, args.token, &task, &mut interrupts).await?
+        }
         None => here(args, task, &mut interrupts).await?,
     };
-    ensure!(follow::all_completed(&followed), "not every session completed");
-    Ok(())
+    follow::require_success(&followed)
 }
 
 /// On a running server, which goes on with the task when this process ends.
@@ -40,18 +42,27 @@ async fn there(
     let api = Api::new(server, token::for_server(server, token)?)?;
     let info = api.submit(task).await?;
     let id = info.task_id.clone();
-    let followed = interrupts.unless(follow::follow(&api, vec![info])).await;
-    let followed = match followed {
-        Err(error) if error.is::<Interrupted>() => {
-            return Err(error.context(format!(
-                "task {id} goes on at {server}; look at it with `polar status {id}`, or end it \
-                 with `polar cancel {id}`"
-            )));
-        }
-        followed => followed?,
+    let work = async {
+        let followed = follow::follow(&api, vec![info]).await?;
+        follow::print_summary(&api, &followed).await?;
+        Ok(followed)
     };
-    follow::print_summary(&followed)?;
-    Ok(followed)
+    // Whatever keeps this process from the end, the task comes to it.
+    interrupts.unless(work).await.with_context(|| {
+        format!(
+            "task {id} goes on at {server}; look at it with `polar status {id} --server {server}`, \
+             or end it with `polar cancel {id} --server {server}`"
+        )
+    })
+}
+
+/// Names a task that has no name, so that a submission whose answer is lost can be sent
+/// again without making a second task.
+fn name(task: &mut Value) -> Result<()> {
+    if task.get("task_id").is_none_or(Value::is_null) {
+        task["task_id"] = json!(format!("task-{}", &token::random_hex()?[..32]));
+    }
+    Ok(())
 }
 
 /// With a server and a node in this process.
@@ -67,14 +78,15 @@ async fn here(args: Run, task: Value, interrupts: &mut Interrupts) -> Result<Vec
             let followed = within(&args, state.clone(), task, interrupts).await?;
             writeln!(
                 std::io::stdout(),
-                "\nkept in {}; look again with `polar up --state` and `polar trajectories`",
+                "\nkept in {0}; look again with `polar up --state {0}`, then `polar trajectories` and \
+                 `polar logs`",
                 state.display()
             )?;
             Ok(followed)
         }
         None => {
             let mut args = args;
-            let node_id = paths::passing_node_id(args.node.node_id.take());
+            let node_id = paths::passing_node_id(args.node.node_id.take())?;
             args.node.node_id = Some(node_id.clone());
             let folder = interrupts.unless(RunFolder::create(&node_id)).await?;
             let state = folder.path().to_owned();
@@ -101,7 +113,7 @@ async fn within(
     with_stack(config, engine, interrupts, async |stack| {
         let api = Api::new(stack.api_url(), Some(secret))?;
         let followed = follow::submit_and_follow(&api, &[task]).await?;
-        follow::print_summary(&followed)?;
+        follow::print_summary(&api, &followed).await?;
         Ok(followed)
     })
     .await

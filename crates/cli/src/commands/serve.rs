@@ -7,8 +7,7 @@ use crate::interrupt::Interrupts;
 use crate::stack::{self, NodeSettings, Stack, StackConfig};
 use crate::{paths, token};
 use anyhow::{Context, Result};
-use polar_node::{Node, ServerAddress};
-use polar_server::Server;
+use polar_node::ServerAddress;
 use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -25,6 +24,7 @@ pub(crate) async fn up(args: Up) -> Result<()> {
         state: paths::state(args.state)?,
         node: args.node,
     };
+    let grace = Duration::from_secs(args.grace_seconds.into());
     let stack = Stack::start(config, engine).await?;
     announce(&format!(
         "control API  {}\nproxy        http://{}\nmodel        {model}\nstate        {}{}",
@@ -33,8 +33,9 @@ pub(crate) async fn up(args: Up) -> Result<()> {
         stack.state().display(),
         token_line(kept_in.as_deref()),
     ))?;
-    let ended = until_interrupted_or(stack.refused()).await;
-    stack.shutdown().await;
+    let mut interrupts = Interrupts::listen()?;
+    let ended = interrupted_or(&mut interrupts, stack.refused()).await;
+    stack.wind_down(grace, &mut interrupts).await?;
     ended
 }
 
@@ -46,16 +47,17 @@ pub(crate) async fn rollout_server(args: RolloutServer) -> Result<()> {
     config.known.default_image = args.default_image;
     config.limits.lease_ttl = Duration::try_from_secs_f64(args.lease_seconds)
         .context("--lease-seconds: must be a number of seconds above 0")?;
-    let server = Server::start(config).await.context("start the rollout server")?;
+    let server = stack::start_server(config).await?;
     announce(&format!(
         "control API  http://{}\nstate        {}{}",
         server.addr(),
         state.display(),
         token_line(token.kept_in.as_deref()),
     ))?;
-    until_interrupted().await?;
-    server.shutdown().await;
-    Ok(())
+    let mut interrupts = Interrupts::listen()?;
+    interrupts.next().await;
+    stack::say("finishing the requests in progress; Ctrl-C again ends them now");
+    interrupts.unless_again(server.shutdown()).await
 }
 
 pub(crate) async fn gateway(args: GatewayNode) -> Result<()> {
@@ -79,15 +81,22 @@ pub(crate) async fn gateway(args: GatewayNode) -> Result<()> {
         engine,
     })
     .await?;
-    let node = Node::start(config).await.context("start the gateway node")?;
+    let proxy = config.gateway_listen;
+    let node = stack::start_node(config, |taken| match taken == proxy {
+        true => "--port",
+        false => "--control-port",
+    })
+    .await?;
     let mut text = format!("proxy        http://{}\nmodel        {model}", node.gateway_address());
     if let Some(control) = node.control_address() {
         text.push_str(&format!("\ncontrol      http://{control}"));
     }
     text.push_str(&token_line(token.kept_in.as_deref()));
     announce(&text)?;
-    let ended = until_interrupted_or(stack::refused(&node)).await;
-    node.shutdown(stack::GRACE).await;
+    let grace = Duration::from_secs(args.grace_seconds.into());
+    let mut interrupts = Interrupts::listen()?;
+    let ended = interrupted_or(&mut interrupts, stack::refused(&node)).await;
+    stack::wind_down(node, grace, &mut interrupts).await?;
     ended
 }
 
@@ -104,9 +113,12 @@ fn announce(text: &str) -> Result<()> {
 }
 
 /// Returns on Ctrl-C or SIGTERM, or with the error that comes before.
-async fn until_interrupted_or(error: impl Future<Output = anyhow::Error>) -> Result<()> {
+async fn interrupted_or(
+    interrupts: &mut Interrupts,
+    error: impl Future<Output = anyhow::Error>,
+) -> Result<()> {
     tokio::select! {
-        interrupted = until_interrupted() => interrupted,
+        _ = interrupts.next() => Ok(()),
         error = error => Err(error),
     }
 }

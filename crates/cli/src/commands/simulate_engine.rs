@@ -2,11 +2,12 @@
 
 use crate::args::SimulateEngine;
 use crate::commands::serve::until_interrupted;
+use crate::stack;
 use anyhow::{Context, Result};
 use polar_simulator::{
-    FaultChance, Policy, SimulatorConfig, Speed, shipped_policies, shipped_policy,
+    FaultChance, Policy, SimulatorConfig, SimulatorError, Speed, shipped_policies, shipped_policy,
 };
-use std::io::Write as _;
+use std::io::{ErrorKind, Write as _};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -25,7 +26,13 @@ pub(crate) async fn simulate_engine(args: SimulateEngine) -> Result<()> {
         fault: args.fault.map(|fault| FaultChance { fault, probability: args.fault_probability }),
         ..SimulatorConfig::default()
     };
-    let simulator = polar_simulator::serve(config).await?;
+    let address = config.listen;
+    let simulator = polar_simulator::serve(config).await.map_err(|error| match &error {
+        SimulatorError::Listen { source, .. } if source.kind() == ErrorKind::AddrInUse => {
+            stack::taken(address, "--port")
+        }
+        _ => error.into(),
+    })?;
     writeln!(std::io::stdout(), "engine simulator at {}", simulator.url())?;
     until_interrupted().await?;
     simulator.shutdown().await;

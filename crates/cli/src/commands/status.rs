@@ -21,7 +21,7 @@ pub(crate) async fn status(args: Status) -> Result<()> {
                 return Ok(());
             }
             writeln!(out, "{}: {}", info.task_id, word(&info.status))?;
-            write!(out, "{}", display::session_table(&sessions))?;
+            write!(out, "{}", display::session_table(&sessions.iter().collect::<Vec<_>>()))?;
             for session in sessions {
                 if let Some(waiting) = &session.waiting_for {
                     writeln!(out, "{} waits for {waiting}", session.session_id)?;

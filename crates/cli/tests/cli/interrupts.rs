@@ -141,3 +141,27 @@ fn an_interrupted_run_on_a_server_says_that_the_task_goes_on() {
     let output = up.finish();
     assert!(output.status.success(), "{}", shown(&output));
 }
+
+#[test]
+fn a_second_signal_ends_what_the_first_waits_for() {
+    let run = Run::new();
+    let state = format!("--state={}", run.user.path("up").display());
+    let arguments = ["up", "--port=0", "--proxy-port=0", &state, "--engine", &run.engine];
+    let arguments =
+        [&arguments[..], &["--local-isolation=process", "--grace-seconds=1000"]].concat();
+    let (up, [server]) = run.user.start(&arguments, ["control API"]);
+    let file = run.user.path("started");
+    let command = format!("echo $$ > {0}.new; mv {0}.new {0}; sleep 1000000", file.display());
+    let task = run.arguments("elsewhere", &command).swap_remove(1);
+    let following = Running::start(run.user.polar(&["run", &task, "--server", &server]));
+    until("the agent to start", || file.exists());
+    let pid = fs::read_to_string(&file).unwrap().trim().parse().unwrap();
+    up.signal(Signal::INT);
+    up.says("waiting up to 1000 s for 1 session to end");
+    assert!(is_alive(pid), "it was not waited for");
+    up.signal(Signal::INT);
+    let output = up.finish();
+    assert!(output.status.success(), "{}", shown(&output));
+    assert!(!is_alive(pid), "the agent lives on");
+    drop(following);
+}

@@ -9,5 +9,6 @@
 
 mod interrupts;
 mod nodes;
+mod runs;
 mod support;
 mod tokens;

@@ -82,6 +82,7 @@ impl User {
 pub(crate) struct Running {
     child: Child,
     lines: Receiver<String>,
+    errors: Receiver<String>,
     stdout: Option<JoinHandle<String>>,
     stderr: Option<JoinHandle<String>>,
 }
@@ -89,24 +90,20 @@ pub(crate) struct Running {
 impl Running {
     pub(crate) fn start(mut command: Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let (sender, lines) = mpsc::channel();
-        let stdout = BufReader::new(child.stdout.take().unwrap());
-        let stdout = std::thread::spawn(move || {
-            let mut all = String::new();
-            for line in stdout.lines().map_while(Result::ok) {
-                all = all + &line + "\n";
-                // Nobody may be listening any more.
-                let _ = sender.send(line);
+        let (stdout, lines) = follow(child.stdout.take().unwrap());
+        let (stderr, errors) = follow(child.stderr.take().unwrap());
+        Self { child, lines, errors, stdout: Some(stdout), stderr: Some(stderr) }
+    }
+
+    /// Waits until it says something of this kind on stderr.
+    pub(crate) fn says(&self, part: &str) {
+        let deadline = Instant::now() + DEADLINE;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if self.errors.recv_timeout(left).expect(part).contains(part) {
+                return;
             }
-            all
-        });
-        let mut stderr = child.stderr.take().unwrap();
-        let stderr = std::thread::spawn(move || {
-            let mut all = String::new();
-            let _ = stderr.read_to_string(&mut all);
-            all
-        });
-        Self { child, lines, stdout: Some(stdout), stderr: Some(stderr) }
+        }
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
@@ -130,6 +127,21 @@ impl Running {
         let (stdout, stderr) = (all(&mut self.stdout), all(&mut self.stderr));
         Output { status, stdout: stdout.into_bytes(), stderr: stderr.into_bytes() }
     }
+}
+
+/// Reads an output to its end, and tells of each line.
+fn follow(output: impl Read + Send + 'static) -> (JoinHandle<String>, Receiver<String>) {
+    let (sender, lines) = mpsc::channel();
+    let reader = std::thread::spawn(move || {
+        let mut all = String::new();
+        for line in BufReader::new(output).lines().map_while(Result::ok) {
+            all = all + &line + "\n";
+            // Nobody may be listening any more.
+            let _ = sender.send(line);
+        }
+        all
+    });
+    (reader, lines)
 }
 
 impl Drop for Running {

@@ -22,7 +22,8 @@ use tokio_util::sync::CancellationToken;
 /// How long running commands may take to end when the sandbox is destroyed.
 const END: Duration = Duration::from_secs(60);
 /// Where programs are looked for, unless the spec says otherwise.
-const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// Where commands inside are looked for.
+pub const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 #[derive(Debug)]
 pub(super) struct LocalSandbox {

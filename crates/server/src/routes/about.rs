@@ -16,7 +16,7 @@ pub(crate) struct Health {
 }
 
 /// Whether the server can read its store.
-#[utoipa::path(get, path = "/api/health", tag = "about", responses(
+#[utoipa::path(get, path = "/api/health", tag = "about", security(()), responses(
     (status = 200, body = Health),
     (status = 503, body = ErrorBody, description = "The store cannot be read."),
 ))]
@@ -35,7 +35,8 @@ pub(crate) struct Version {
 }
 
 /// Which version of Polar this is.
-#[utoipa::path(get, path = "/api/version", tag = "about", responses((status = 200, body = Version)))]
+#[utoipa::path(get, path = "/api/version", tag = "about", security(()),
+    responses((status = 200, body = Version)))]
 pub(crate) async fn version() -> Json<Version> {
     Json(Version { name: "polar", version: env!("CARGO_PKG_VERSION") })
 }

@@ -39,9 +39,26 @@ async fn a_bad_task_is_told_every_wrong_field() {
         (
             json!({ "harness": shell, "num_samples": "8", "priority": 1.5, "max_attempts": 0 }),
             vec![
-                "num_samples: must be a whole number of 0 or more, not string \"8\"",
+                "num_samples: must be a whole number of 1 or more, not string \"8\"",
                 "priority: must be a whole number, not floating point `1.5`",
                 "max_attempts: must be between 1 and 100, not 0",
+            ],
+        ),
+        (
+            json!({ "harness": shell, "num_samples": -1, "max_attempts": 1u64 << 40 }),
+            vec![
+                "num_samples: must be a whole number of 1 or more, not integer `-1`",
+                "max_attempts: must be a whole number of 1 or more, not integer `1099511627776`",
+            ],
+        ),
+        (
+            json!({ "harness": { "name": "shell", "command": "a\0b" },
+                "runtime": { "prepare": [{ "type": "exec", "command": "\0" }] },
+                "evaluator": { "type": "command", "command": "true\0" } }),
+            vec![
+                "harness.command: must not hold a NUL character",
+                "runtime.prepare[0].command: must not hold a NUL character",
+                "evaluator.command: must not hold a NUL character",
             ],
         ),
         (
@@ -114,6 +131,31 @@ async fn a_bad_task_is_told_every_wrong_field() {
     }
     let (_, page) = server.get("/api/tasks").await;
     assert_eq!(page["tasks"], json!([]), "nothing of it was stored");
+}
+
+#[tokio::test]
+async fn a_query_that_cannot_be_read_names_the_parameter() {
+    let server = Fixture::start().await;
+    for (path, problem) in [
+        ("/api/events?after=abc", "after: must be a whole number of 0 or more"),
+        ("/api/events?after=-1", "after: must be a whole number of 0 or more"),
+        ("/api/events?wait_seconds=soon", "wait_seconds: must be a number"),
+        ("/api/sessions/a-s0/logs?stream=err", "stream: must be one of `stdout`"),
+    ] {
+        let (status, answer) = server.get(path).await;
+        assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{path}: {answer}");
+        let found = problems(&answer);
+        assert!(found.len() == 1 && found[0].starts_with(problem), "{path}: {found:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_document_declares_the_token() {
+    let server = Fixture::start().await;
+    let (_, document) = server.get("/api/openapi.json").await;
+    assert_eq!(document["components"]["securitySchemes"]["bearer"]["scheme"], "bearer");
+    assert_eq!(document["security"], json!([{ "bearer": [] }]));
+    assert_eq!(document["paths"]["/api/health"]["get"]["security"], json!([{}]));
 }
 
 #[tokio::test]

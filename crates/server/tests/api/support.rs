@@ -48,6 +48,7 @@ pub(crate) fn config(data: &Path, clock: &ManualClock) -> ServerConfig {
     config.known = Known {
         harnesses: vec!["shell".to_owned(), "pi".to_owned()],
         default_image: Some("debian:12".to_owned()),
+        ..Known::default()
     };
     config.tick = Duration::from_millis(10);
     config.clock = Arc::new(clock.clone());

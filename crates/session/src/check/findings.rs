@@ -123,8 +123,8 @@ fn requests(evidence: &Evidence<'_>, calls: &[RecordedCall]) -> Finding {
             "none reached the gateway with the session's secret",
             format!(
                 "give the program {{{{ base_url }}}} and {{{{ api_key }}}} in `env_vars` or \
-                 `files`; it speaks {:?}, and its own name for the base URL may want a /v1",
-                evidence.adapter.provider
+                 `files`; it speaks {}, and its own name for the base URL may want a /v1",
+                word(&evidence.adapter.provider)
             ),
         ),
         count => Finding::passed(SUBJECT, format!("{count} model calls")),
@@ -269,9 +269,10 @@ fn failure_message(session: &SessionReport) -> String {
     }
 }
 
-fn word(cause: &ForkCause) -> String {
-    serde_json::to_value(cause)
+/// The name that users write.
+fn word<T: serde::Serialize + std::fmt::Debug>(value: &T) -> String {
+    serde_json::to_value(value)
         .ok()
         .and_then(|value| value.as_str().map(str::to_owned))
-        .unwrap_or_else(|| format!("{cause:?}"))
+        .unwrap_or_else(|| format!("{value:?}"))
 }

@@ -201,6 +201,7 @@ fn task(options: &CheckOptions) -> Result<TaskSpec, CheckError> {
     let known = Known {
         harnesses: HarnessAdapter::names().into_iter().map(str::to_owned).collect(),
         default_image: None,
+        ..Known::default()
     };
     request.resolve(minted, &known).map_err(|problems| {
         let problems: Vec<_> = problems.iter().map(ToString::to_string).collect();

@@ -117,7 +117,7 @@ fn line_of(text: &str, key: &str) -> Option<u64> {
     u64::try_from(at + 1).ok()
 }
 
-fn mend_unknown(word: &str, expected: &[&str]) -> String {
+pub(super) fn mend_unknown(word: &str, expected: &[&str]) -> String {
     let list = expected.join("`, `");
     match nearest(word, expected) {
         Some(near) => format!("did you mean `{near}`? Known are `{list}`"),

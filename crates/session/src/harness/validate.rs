@@ -3,6 +3,7 @@
 use super::adapter::{Argument, EnvValue, HarnessAdapter, Setting};
 use super::render::{VARIABLES, environment};
 use minijinja::Environment;
+use polar_types::{FieldProblem, HarnessSpec};
 use serde_json::Value;
 use std::collections::HashSet;
 
@@ -187,22 +188,9 @@ impl HarnessAdapter {
         &self,
         given: &serde_json::Map<String, Value>,
     ) -> Result<serde_json::Map<String, Value>, super::AdapterError> {
-        let refuse = |problem: String, mend: String| {
-            super::AdapterError::new(&self.name, None, problem, mend)
-        };
         for (name, value) in given {
-            let Some(setting) = self.settings.get(name) else {
-                let known: Vec<_> = self.settings.keys().map(String::as_str).collect();
-                return Err(refuse(
-                    format!("harness.settings has no `{name}`"),
-                    match known.as_slice() {
-                        [] => "this harness has no settings; leave them out".to_owned(),
-                        known => format!("known are `{}`", known.join("`, `")),
-                    },
-                ));
-            };
-            if let Some(wanted) = setting.refuses(value) {
-                return Err(refuse(format!("harness.settings.{name} is {value}"), wanted));
+            if let Some((problem, mend)) = self.refuses_setting(name, value) {
+                return Err(super::AdapterError::new(&self.name, None, problem, mend));
             }
         }
         let value_of = |(name, setting): (&String, &Setting)| {
@@ -211,6 +199,45 @@ impl HarnessAdapter {
         Ok(self.settings.iter().map(value_of).collect())
     }
 }
+
+impl HarnessAdapter {
+    /// What is wrong with a harness that a task asks for, field by field, before anything
+    /// of it runs: an adapter that it brings, and settings that the adapter does not have.
+    pub fn problems_of(spec: &HarnessSpec) -> Vec<FieldProblem> {
+        let adapter = match Self::of_spec(spec) {
+            Ok(adapter) => adapter,
+            Err(error) => {
+                let said = format!("{}; {}", error.problem, error.mend);
+                return vec![FieldProblem::new("harness.adapter", said, SMALLEST_ADAPTER)];
+            }
+        };
+        let refused = spec.settings.iter().filter_map(|(name, value)| {
+            let (problem, mend) = adapter.refuses_setting(name, value)?;
+            let default = adapter.settings.get(name).map(|setting| setting.default.to_string());
+            let example = default.unwrap_or_else(|| "{}".to_owned());
+            let field = format!("harness.settings.{name}");
+            Some(FieldProblem::new(field, format!("{problem}; {mend}"), example))
+        });
+        refused.collect()
+    }
+
+    /// What is wrong with one setting, and what to do about it.
+    fn refuses_setting(&self, name: &str, value: &Value) -> Option<(String, String)> {
+        let Some(setting) = self.settings.get(name) else {
+            let known: Vec<_> = self.settings.keys().map(String::as_str).collect();
+            let mend = match known.as_slice() {
+                [] => "it has no settings; leave them out".to_owned(),
+                known => super::parse::mend_unknown(name, known),
+            };
+            return Some((format!("{} has no setting `{name}`", self.name), mend));
+        };
+        let wanted = setting.refuses(value)?;
+        Some((format!("the setting `{name}` cannot be {value}"), wanted))
+    }
+}
+
+/// An adapter with all that one must have.
+const SMALLEST_ADAPTER: &str = r#"{"name": "mine", "version": "1.0.0", "provider": "openai_chat", "model": "default", "command": ["mine"]}"#;
 
 impl Setting {
     /// What to write instead of `value`, when it is not allowed.

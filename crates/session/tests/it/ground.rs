@@ -121,6 +121,7 @@ impl Ground {
         let known = Known {
             harnesses: HarnessAdapter::names().into_iter().map(str::to_owned).collect(),
             default_image: None,
+            ..Known::default()
         };
         let task = request.resolve(format!("t{number}").parse().unwrap(), &known).unwrap();
         Lease {

@@ -110,7 +110,7 @@ async fn the_fix_test_policy_solves_its_task_with_each_tool_set() {
 
 #[test]
 fn the_task_is_a_valid_request() {
-    let known = Known { harnesses: vec!["pi".into()], default_image: None };
+    let known = Known { harnesses: vec!["pi".into()], ..Known::default() };
     let spec = task().resolve("t".parse().unwrap(), &known).unwrap();
     assert_eq!(spec.task_id.as_str(), "fix-test");
 }

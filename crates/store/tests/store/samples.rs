@@ -31,7 +31,11 @@ pub(crate) fn task(id: &str, fields: Value) -> NewTask {
     request.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
     let body_hash = request.to_string();
     let request: TaskRequest = serde_json::from_value(request).unwrap();
-    let known = Known { harnesses: vec!["pi".to_owned()], default_image: Some("i".to_owned()) };
+    let known = Known {
+        harnesses: vec!["pi".to_owned()],
+        default_image: Some("i".to_owned()),
+        ..Known::default()
+    };
     let spec = request.resolve(id.parse().unwrap(), &known).unwrap();
     NewTask { spec, body_hash }
 }

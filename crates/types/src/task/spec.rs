@@ -109,14 +109,29 @@ impl HarnessSpec {
                 r#"{"name": "shell", "command": "python agent.py"}"#,
             ));
         }
+        if self.command.as_deref().is_some_and(|command| command.contains('\0')) {
+            problems.push(nul("harness.command"));
+        }
+        let is_known = self.adapter.is_some() || known.harnesses.contains(&self.name);
+        if let Some(find) = known.harness_problems.filter(|_| is_known) {
+            problems.extend(find(self));
+        }
     }
 }
 
+/// No program can be given such a character.
+fn nul(field: impl Into<String>) -> FieldProblem {
+    FieldProblem::new(field, "must not hold a NUL character", r#""python agent.py""#)
+}
+
 /// What kind of isolation a session gets.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum RuntimeKind {
     /// bubblewrap on the node itself, or a plain process where the node allows that.
+    #[default]
     Local,
     /// A Docker container.
     Docker,
@@ -150,7 +165,7 @@ pub enum Network {
 #[serde(deny_unknown_fields, remote = "Self")]
 pub struct RuntimeSpec {
     /// Kind of isolation.
-    #[serde(rename = "type")]
+    #[serde(rename = "type", default)]
     pub kind: RuntimeKind,
     /// Container image, for container runtimes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -325,6 +340,12 @@ impl PrepareStep {
                     r#""pip install -e .""#,
                 ));
             }
+            Self::Exec { command, .. } if command.contains('\0') => {
+                problems.push(nul(format!("{at}.command")));
+            }
+            Self::WriteFile { path, .. } if path.contains('\0') => {
+                problems.push(nul(format!("{at}.path")));
+            }
             Self::WriteFile { .. } | Self::Exec { .. } => {}
         }
     }
@@ -383,9 +404,11 @@ impl Default for EvaluatorSpec {
 
 impl EvaluatorSpec {
     pub(super) fn check(&self, problems: &mut Vec<FieldProblem>) {
-        if let Self::Command { command, .. } = self
-            && command.trim().is_empty()
-        {
+        let Self::Command { command, .. } = self else { return };
+        if command.contains('\0') {
+            problems.push(nul("evaluator.command"));
+        }
+        if command.trim().is_empty() {
             problems.push(FieldProblem::new(
                 "evaluator.command",
                 "must be a shell command",
