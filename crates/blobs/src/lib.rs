@@ -14,7 +14,9 @@ use object_store::path::Path as ObjectPath;
 use object_store::{GetOptions, GetRange, ObjectStore, ObjectStoreExt, PutPayload};
 use sha2::{Digest, Sha256};
 use std::fmt;
+use std::fs::{DirBuilder, Permissions};
 use std::ops::Range;
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::str::FromStr;
@@ -125,19 +127,20 @@ const KIND: &str = "sha256";
 #[derive(Debug, Clone)]
 pub struct BlobStore {
     objects: Arc<dyn ObjectStore>,
+    folder: PathBuf,
     limit: u64,
 }
 
 impl BlobStore {
     /// Blobs as files in `folder`, which is made when missing; at most `limit` bytes each.
-    /// A blob is on disk when `put` returns. Nobody else may be writing to the folder:
+    /// Only this user can read them. A blob is on disk when `put` returns. Nobody else may be writing to the folder:
     /// uploads that an earlier process did not finish are removed.
     pub fn in_folder(folder: &Path, limit: u64) -> Result<Self, BlobError> {
-        std::fs::create_dir_all(folder)
+        make_private(&folder.join(KIND))
             .and_then(|()| remove_unfinished(&folder.join(KIND)))
             .map_err(|source| BlobError::Folder { path: folder.to_owned(), source })?;
         let files = LocalFileSystem::new_with_prefix(folder).map_err(storage)?.with_fsync(true);
-        Ok(Self { objects: Arc::new(files), limit })
+        Ok(Self { objects: Arc::new(files), folder: folder.to_owned(), limit })
     }
 
     /// Stores what the stream brings, if it has this hash. Returns its size.
@@ -151,6 +154,9 @@ impl BlobStore {
         match sent {
             Ok(size) => {
                 upload.complete().await.map_err(storage)?;
+                let path = self.folder.join(hash.path().as_ref());
+                std::fs::set_permissions(&path, Permissions::from_mode(0o600))
+                    .map_err(|source| BlobError::Folder { path, source })?;
                 Ok(size)
             }
             Err(error) => {
@@ -236,6 +242,15 @@ impl BlobStore {
         let range = found.range.clone();
         Ok(BlobRead { size, range, bytes: found.into_stream().map_err(storage).boxed() })
     }
+}
+
+/// Makes the folder for this user alone, and narrows one that others could look into.
+fn make_private(folder: &Path) -> std::io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    if std::fs::metadata(folder)?.permissions().mode() & 0o077 != 0 {
+        std::fs::set_permissions(folder, Permissions::from_mode(0o700))?;
+    }
+    Ok(())
 }
 
 /// Uploads lie beside the blob they become, with `#` and a number behind its name.

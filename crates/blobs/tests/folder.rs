@@ -5,6 +5,7 @@ use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt, TryStreamExt, stream};
 use polar_blobs::{BlobError, BlobHash, BlobStore};
 use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 fn chunks(parts: &[&'static str]) -> impl futures_util::Stream<Item = Result<Bytes, io::Error>> {
@@ -112,4 +113,19 @@ async fn promise_7_an_upload_cut_by_a_kill_is_removed_at_the_next_start() {
     let store = BlobStore::in_folder(folder.path(), 100).unwrap();
     assert_eq!(files_in(folder.path()), 1);
     assert_eq!(read(&store, kept, None).await, b"whole");
+}
+
+#[tokio::test]
+async fn promise_9_only_the_user_can_read_blobs() {
+    let folder = tempfile::tempdir().unwrap();
+    let all = folder.path().join("sha256");
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    // As an earlier version left it.
+    std::fs::create_dir(&all).unwrap();
+    std::fs::set_permissions(&all, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let store = BlobStore::in_folder(folder.path(), 100).unwrap();
+    let hash = store.put_bytes(Bytes::from_static(b"secret")).await.unwrap();
+    assert_eq!(mode(&all), 0o700);
+    let name = hash.to_string();
+    assert_eq!(mode(&all.join(&name[..2]).join(&name)), 0o600);
 }

@@ -3,6 +3,8 @@
 use anyhow::{Context, Result};
 use polar_types::NodeId;
 use std::env;
+use std::fs;
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 /// Harness installations and downloads. Safe to delete. `$POLAR_CACHE`, else
@@ -19,6 +21,19 @@ pub(crate) fn state(given: Option<PathBuf>) -> Result<PathBuf> {
     given
         .or_else(|| chosen("XDG_STATE_HOME").map(|base| base.join("polar")))
         .map_or_else(|| Ok(home()?.join(".local/state/polar")), Ok)
+}
+
+/// Makes a folder that is Polar's own, and lets nobody but this user look into it, whoever
+/// made it: tasks hold secrets.
+pub(crate) fn make_private(folder: &Path) -> Result<()> {
+    let closed = || -> std::io::Result<()> {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+        if fs::metadata(folder)?.permissions().mode() & 0o077 != 0 {
+            fs::set_permissions(folder, fs::Permissions::from_mode(0o700))?;
+        }
+        Ok(())
+    };
+    closed().with_context(|| format!("make {} a folder for this user alone", folder.display()))
 }
 
 fn chosen(variable: &str) -> Option<PathBuf> {

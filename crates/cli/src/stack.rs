@@ -48,6 +48,7 @@ pub(crate) struct Stack {
 impl Stack {
     pub(crate) async fn start(config: StackConfig, engine: Arc<dyn Engine>) -> Result<Self> {
         let server = server_config(config.api, &config.state, &config.token);
+        paths::make_private(&server.data)?;
         let server = start_server(server).await?;
         let api_url = format!("http://{}", server.addr());
         let node = node_config(NodeSettings {
@@ -231,6 +232,7 @@ pub(crate) struct NodeSettings {
 }
 
 pub(crate) async fn node_config(settings: NodeSettings) -> Result<NodeConfig> {
+    paths::make_private(&settings.state)?;
     let run = settings.concurrency;
     // Sandboxes prepared ahead and graded behind, so that run slots never wait for them.
     let ahead = run.div_ceil(2);

@@ -16,7 +16,7 @@ use reqwest::Url;
 use std::fs;
 use std::io::{ErrorKind, Write as _};
 use std::net::IpAddr;
-use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 /// What opens a control API.
@@ -98,7 +98,7 @@ fn kept_or_made(file: &Path) -> Result<String> {
             return Ok(secret);
         }
         let folder = file.parent().context("it has no folder")?;
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+        paths::make_private(folder)?;
         // For this user alone from the start, and complete once it has its name.
         let mut made = tempfile::NamedTempFile::new_in(folder)?;
         writeln!(made, "{}", random_hex()?)?;

@@ -12,7 +12,7 @@
 use crate::NodeError;
 use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 pub(crate) struct StateFolder {
@@ -37,7 +37,9 @@ impl StateFolder {
         // Absolute, since sandboxes are given paths below it.
         let root = root.canonicalize().map_err(|error| io("find", root, error))?;
         let path = root.join("lock");
-        let lock = File::create(&path).map_err(|error| io("open", &path, error))?;
+        let mut options = File::options();
+        let lock = options.create(true).append(true).mode(0o600).open(&path);
+        let lock = lock.map_err(|error| io("open", &path, error))?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(NodeError::Busy(root)),
@@ -49,6 +51,7 @@ impl StateFolder {
         }
         for folder in [state.sessions(), state.undelivered(), state.captures()] {
             create(&folder).map_err(|error| io("create", &folder, error))?;
+            narrow(&folder).map_err(|error| io("close to others", &folder, error))?;
         }
         Ok(state)
     }
@@ -103,6 +106,14 @@ fn make_instance_id(state: &Path) -> io::Result<()> {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(error),
         _ => Ok(()),
     }
+}
+
+/// For folders that somebody else had made.
+fn narrow(path: &Path) -> io::Result<()> {
+    if fs::metadata(path)?.permissions().mode() & 0o077 != 0 {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o700))?;
+    }
+    Ok(())
 }
 
 /// Conversations and logs are nobody else's business.

@@ -7,6 +7,7 @@ use polar_engine::{Check, Outcome, ProbeError};
 use polar_sandbox::{LOCAL_PATH, SandboxProvider};
 use serde::Serialize;
 use std::io::Write as _;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 use tokio::process::Command;
@@ -42,8 +43,9 @@ pub(crate) async fn doctor(args: Doctor) -> Result<()> {
         python_inside().await,
     ];
     findings.extend(sandboxes().await?);
-    findings.push(folder("cache", paths::cache()));
-    findings.push(folder("state", paths::state(None)));
+    // The cache holds no secrets, and may be shared.
+    findings.push(folder("cache", paths::cache(), |path| Ok(std::fs::create_dir_all(path)?)));
+    findings.push(folder("state", paths::state(None), paths::make_private));
     if args.engine.engine.is_some() {
         findings.extend(engine(&args).await);
     }
@@ -141,10 +143,10 @@ async fn check(provider: &dyn SandboxProvider) -> Result<(), String> {
     }
 }
 
-fn folder(name: &str, path: Result<std::path::PathBuf>) -> Finding {
+fn folder(name: &str, path: Result<PathBuf>, make: impl Fn(&Path) -> Result<()>) -> Finding {
     let name = format!("{name} folder");
     let made = path.and_then(|path| {
-        std::fs::create_dir_all(&path)?;
+        make(&path)?;
         Ok(path)
     });
     match made {

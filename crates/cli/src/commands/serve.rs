@@ -44,6 +44,7 @@ pub(crate) async fn rollout_server(args: RolloutServer) -> Result<()> {
     let state = paths::state(args.state)?;
     let mut config = stack::server_config(SocketAddr::new(args.host, args.port), &state, &token);
     let state = config.data.clone();
+    paths::make_private(&state)?;
     config.known.default_image = args.default_image;
     config.limits.lease_ttl = Duration::try_from_secs_f64(args.lease_seconds)
         .context("--lease-seconds: must be a number of seconds above 0")?;

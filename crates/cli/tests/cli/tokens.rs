@@ -3,6 +3,7 @@
 use crate::support::{DEADLINE, User, shown, until};
 use reqwest::{Client, StatusCode};
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 
 /// What a request without a token, and one with it, is told.
 async fn told(url: &str, token: &str) -> [(StatusCode, String); 2] {
@@ -101,4 +102,31 @@ fn a_node_with_a_wrong_token_ends_and_says_where_the_right_one_is() {
     for part in ["401", "--token", "POLAR_TOKEN", "~/.local/state/polar/token"] {
         assert!(said.contains(part), "{said}");
     }
+}
+
+#[test]
+fn promise_9_no_other_user_of_the_machine_can_read_the_state() {
+    let user = User::new();
+    let (_engine, engine) = user.engine();
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    let state = user.path("anywhere");
+    // As an earlier version left them.
+    for folder in ["server", "node", "node/sessions"] {
+        std::fs::create_dir_all(state.join(folder)).unwrap();
+        let open = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(state.join(folder), open).unwrap();
+    }
+    let argument = format!("--state={}", state.display());
+    let up = ["up", "--port=0", "--proxy-port=0", "--local-isolation=process", &argument];
+    let (_up, _) = user.start(&[&up[..], &["--engine", &engine]].concat(), ["control API"]);
+    for folder in ["server", "server/blobs/sha256", "node", "node/sessions", "node/captures"] {
+        assert_eq!(mode(&state.join(folder)), 0o700, "{folder}");
+    }
+    for file in ["server/polar.db", "server/polar.db-wal", "node/lock", "node/instance"] {
+        assert_eq!(mode(&state.join(file)), 0o600, "{file}");
+    }
+
+    let doctor = User::new();
+    doctor.run(&["doctor"]);
+    assert_eq!(mode(&doctor.path(".local/state/polar")), 0o700);
 }

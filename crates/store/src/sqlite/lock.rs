@@ -2,6 +2,7 @@
 
 use crate::StoreError;
 use std::fs::{File, TryLockError};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 /// The lock on a database. The system lets go of it when the process dies.
@@ -14,7 +15,8 @@ impl Lock {
         path.push(".lock");
         let path = PathBuf::from(path);
         let failed = |source| StoreError::Path { path: path.clone(), source };
-        let file = File::options().create(true).append(true).open(&path).map_err(failed)?;
+        let file =
+            File::options().create(true).append(true).mode(0o600).open(&path).map_err(failed)?;
         match file.try_lock() {
             Ok(()) => Ok(Self(file)),
             Err(TryLockError::WouldBlock) => Err(StoreError::InUse { path }),

@@ -8,6 +8,7 @@ mod ending;
 mod events;
 mod lease;
 mod lock;
+mod private;
 mod read;
 mod rows;
 mod schema;
@@ -56,15 +57,15 @@ struct Open {
 }
 
 impl SqliteStore {
-    /// Opens or makes the database at `path`. Fails when another process has it, when it was
+    /// Opens or makes the database at `path`, for this user alone. Fails when another process has it, when it was
     /// written by a newer version, or when it lies on a network file system.
     pub async fn open(path: &Path, limits: Limits) -> Result<Self, StoreError> {
         let folder = path.parent().filter(|f| !f.as_os_str().is_empty());
         let folder = folder.unwrap_or(Path::new("."));
-        std::fs::create_dir_all(folder)
-            .map_err(|source| StoreError::Path { path: folder.to_owned(), source })?;
+        private::make_folder(folder)?;
         refuse_network_filesystem(folder)?;
         let lock = Lock::take(path)?;
+        private::make_files(path)?;
 
         let options = SqliteConnectOptions::new()
             .filename(path)

@@ -5,6 +5,7 @@ use polar_store::{SqliteStore, StoreError, TaskStore};
 use polar_types::{Outcome, ResultAck, TaskStatus};
 use serde_json::json;
 use sqlx::Connection;
+use std::os::unix::fs::PermissionsExt;
 
 #[tokio::test]
 async fn everything_is_there_after_closing_and_opening() {
@@ -90,4 +91,39 @@ async fn many_writers_at_once_all_get_their_answer() {
     assert_eq!(stored, 100);
     let leases = store.claim(&node("n1"), 1000, at(1)).await.unwrap();
     assert_eq!(leases.len(), 100);
+}
+
+#[tokio::test]
+async fn promise_9_only_the_user_can_read_the_database() {
+    let folder = tempfile::tempdir().unwrap();
+    let state = folder.path().join("state");
+    let path = state.join("polar.db");
+    let modes = || {
+        let entries = std::fs::read_dir(&state).unwrap().map(|entry| entry.unwrap());
+        let mut modes: Vec<_> = entries
+            .map(|entry| {
+                let mode = entry.metadata().unwrap().permissions().mode() & 0o777;
+                (entry.file_name().into_string().unwrap(), mode)
+            })
+            .collect();
+        modes.sort();
+        modes
+    };
+    let private = ["polar.db", "polar.db-shm", "polar.db-wal", "polar.db.lock"]
+        .map(|name| (name.to_owned(), 0o600));
+    let store = SqliteStore::open(&path, LIMITS).await.unwrap();
+    store.submit(vec![task("t", json!({}))], at(0)).await.unwrap();
+    assert_eq!(modes(), private);
+    assert_eq!(std::fs::metadata(&state).unwrap().permissions().mode() & 0o777, 0o700);
+    store.close().await;
+
+    // Files of an earlier version, which everybody could read.
+    for (name, _) in modes() {
+        let readable = std::fs::Permissions::from_mode(0o644);
+        std::fs::set_permissions(state.join(name), readable).unwrap();
+    }
+    let store = SqliteStore::open(&path, LIMITS).await.unwrap();
+    store.submit(vec![task("u", json!({}))], at(0)).await.unwrap();
+    assert_eq!(modes(), private);
+    store.close().await;
 }
