@@ -72,7 +72,7 @@ const LONGEST_NODE_ID: usize = 64;
 const SUFFIX: usize = 6;
 
 fn machine() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_else(|_| "node".to_owned())
+    fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_else(|_| "node".to_owned())
 }
 
 fn as_node_id(name: &str, longest: usize) -> String {

@@ -2,8 +2,8 @@
 
 use crate::{NodeError, ServerAddress};
 use polar_types::{
-    Artifact, LeaseRequest, LeaseResponse, NodeId, ReleaseItem, ReleaseRequest, ReleaseResponse,
-    RenewRequest, RenewResponse, ResultAck, SessionReport,
+    Artifact, CancelCount, CancelWatch, LeaseRequest, LeaseResponse, NodeId, ReleaseItem,
+    ReleaseRequest, ReleaseResponse, RenewRequest, RenewResponse, ResultAck, SessionReport,
 };
 use reqwest::header::CONTENT_LENGTH;
 use reqwest::{Client, Method, RequestBuilder, StatusCode};
@@ -74,6 +74,11 @@ impl ServerClient {
         patience: Duration,
     ) -> Result<RenewResponse, ClientError> {
         self.post(&format!("/api/nodes/{}/renew", self.node_id), ask, patience).await
+    }
+
+    pub(crate) async fn cancels(&self, watch: &CancelWatch) -> Result<CancelCount, ClientError> {
+        let patience = PATIENCE + Duration::from_secs_f64(watch.wait_seconds);
+        self.post(&format!("/api/nodes/{}/cancels", self.node_id), watch, patience).await
     }
 
     pub(crate) async fn release(

@@ -10,22 +10,25 @@ use crate::delivery::Courier;
 use crate::holder::{Holder, Left};
 use polar_session::{Control, Progress, SessionRunner};
 use polar_types::{
-    Epoch, Lease, LeaseRequest, LeaseResponse, NodeInfo, ReleaseItem, RenewItem, RenewRequest,
-    RenewResponse, SessionId, Stage,
+    CancelCount, CancelWatch, Epoch, Lease, LeaseRequest, LeaseResponse, NodeInfo, ReleaseItem,
+    RenewItem, RenewRequest, RenewResponse, SessionId, Stage,
 };
 use std::collections::{BTreeMap, HashMap};
+use std::convert::Infallible;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-/// How long the server may hold a request for work open.
-const LEASE_WAIT_SECONDS: f64 = 20.0;
+/// How long the server may hold a request open, for work or for cancelled sessions.
+const WAIT_SECONDS: f64 = 20.0;
 /// Time between renewals before the server has said how long leases live.
 const FIRST_RENEWAL: Duration = Duration::from_secs(5);
+/// Renewals that cannot wait come after so long, in one for all that happens meanwhile.
+const SOON: Duration = Duration::from_millis(500);
 /// Longest that giving a session back may take, and again delivering what it recorded.
 const RELEASE_WAIT: Duration = Duration::from_secs(10);
 
@@ -93,6 +96,11 @@ pub(crate) struct Dispatcher {
     renewal: Duration,
     /// Leases named in the renewal that is on its way.
     renewing: Vec<(SessionId, Epoch)>,
+    /// A session went on to another stage, which the server shows to people.
+    stages: Arc<Notify>,
+    /// What the server last said of cancelled sessions.
+    cancels: Option<u64>,
+    cancels_backoff: Backoff,
 }
 
 impl Dispatcher {
@@ -118,6 +126,9 @@ impl Dispatcher {
             start_backoff: Backoff::default(),
             renewal: FIRST_RENEWAL,
             renewing: Vec::new(),
+            stages: Arc::default(),
+            cancels: None,
+            cancels_backoff: Backoff::default(),
         }
     }
 
@@ -131,6 +142,8 @@ impl Dispatcher {
         let mut ousted = Ok(());
         let mut lease: Option<Question<LeaseResponse>> = None;
         let mut renewal: Option<Question<RenewResponse>> = None;
+        let mut cancels: Option<Question<CancelCount>> = None;
+        let stages = self.stages.clone();
         let mut renew_at = Instant::now() + self.renewal;
         let mut give_up_at: Option<Instant> = None;
         loop {
@@ -140,6 +153,9 @@ impl Dispatcher {
             }
             if lease.is_none() && !drains {
                 lease = self.ask_for_work();
+            }
+            if cancels.is_none() && !self.held.is_empty() {
+                cancels = Some(self.ask_for_cancels());
             }
             tokio::select! {
                 answer = answered(&mut lease) => {
@@ -153,6 +169,13 @@ impl Dispatcher {
                     ousted = ousted.and(self.check_name(&answer));
                     self.take_renewal(answer);
                 }
+                answer = answered(&mut cancels) => {
+                    cancels = None;
+                    if self.take_cancels(answer) {
+                        renew_at = renew_at.min(Instant::now() + SOON);
+                    }
+                }
+                () = stages.notified() => renew_at = renew_at.min(Instant::now() + SOON),
                 Some(ended) = self.tasks.join_next(), if !self.tasks.is_empty() => {
                     // Session tasks catch the panics of what they run; see `hold`.
                     if let Ok((key, left)) = ended {
@@ -161,8 +184,9 @@ impl Dispatcher {
                 }
                 Some(_) = self.clearing.join_next(), if !self.clearing.is_empty() => {}
                 () = tokio::time::sleep_until(renew_at) => {
-                    renew_at = Instant::now() + self.renewal;
-                    self.show();
+                    // One at a time, as orders are for the leases named in it.
+                    let pause = if renewal.is_some() { SOON } else { self.renewal };
+                    renew_at = Instant::now() + pause;
                     if renewal.is_none() {
                         renewal = self.ask_for_renewal();
                     }
@@ -207,7 +231,7 @@ impl Dispatcher {
         if free == 0 {
             return None;
         }
-        let ask = LeaseRequest { node: self.info(), free, wait_seconds: LEASE_WAIT_SECONDS };
+        let ask = LeaseRequest { node: self.info(), free, wait_seconds: WAIT_SECONDS };
         let client = self.client.clone();
         let pause = self.lease_backoff.pause().max(self.start_backoff.pause());
         Some(Box::pin(async move {
@@ -254,8 +278,14 @@ impl Dispatcher {
             sessions: self.sessions.clone(),
             node_id: self.info.node_id.clone(),
         };
+        let stages = tell_stages(progress.clone(), self.stages.clone());
         self.held.insert(key.clone(), Held { control, progress, goes_back: false });
-        self.tasks.spawn(async move { (key, holder.hold(lease, orders, sender).await) });
+        self.tasks.spawn(async move {
+            tokio::select! {
+                left = holder.hold(lease, orders, sender) => (key, left),
+                never = stages => match never {},
+            }
+        });
     }
 
     fn take_end(&mut self, key: Key, left: Left) {
@@ -292,6 +322,33 @@ impl Dispatcher {
                 self.clearing.spawn(async move {
                     release(&client, item, "the node's disk is full or broken").await;
                 });
+            }
+        }
+    }
+
+    /// Asks to be told when the server wants sessions to end.
+    fn ask_for_cancels(&self) -> Question<CancelCount> {
+        let watch = CancelWatch { known: self.cancels, wait_seconds: WAIT_SECONDS };
+        let client = self.client.clone();
+        let pause = self.cancels_backoff.pause();
+        Box::pin(async move {
+            tokio::time::sleep(pause).await;
+            client.cancels(&watch).await
+        })
+    }
+
+    /// Whether sessions were cancelled that this node may hold.
+    fn take_cancels(&mut self, answer: Result<CancelCount, ClientError>) -> bool {
+        match answer {
+            Ok(CancelCount { count }) => {
+                self.cancels_backoff.reset();
+                self.cancels.replace(count) != Some(count)
+            }
+            // The next renewal tells.
+            Err(error) => {
+                self.cancels_backoff.fail();
+                tracing::debug!(%error, "not told of cancelled sessions");
+                false
             }
         }
     }
@@ -387,6 +444,19 @@ impl Dispatcher {
             changed
         });
     }
+}
+
+/// Tells when a session goes on to another stage, for as long as it is polled.
+async fn tell_stages(mut progress: watch::Receiver<Progress>, stages: Arc<Notify>) -> Infallible {
+    let mut told = progress.borrow_and_update().stage;
+    while progress.changed().await.is_ok() {
+        let stage = progress.borrow_and_update().stage;
+        if stage != told {
+            told = stage;
+            stages.notify_one();
+        }
+    }
+    std::future::pending().await
 }
 
 /// Gives a session back and says whether the server knows. Where it does not, the lease

@@ -127,7 +127,7 @@ pub trait TaskStore: Send + Sync + 'static {
         result: CallbackResult,
     ) -> Result<(), StoreError>;
 
-    /// Tells of new events and of new work.
+    /// Tells of new events, of new work and of cancelled sessions.
     fn signals(&self) -> &Signals;
 
     /// Finishes what was begun and lets go of the file. Later calls fail.

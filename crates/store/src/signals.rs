@@ -2,16 +2,21 @@
 
 use tokio::sync::watch;
 
-/// Tells of new events and of new work in this process.
+/// Tells of new events, of new work and of cancelled sessions in this process.
 #[derive(Debug)]
 pub struct Signals {
     events: watch::Sender<u64>,
     work: watch::Sender<u64>,
+    cancels: watch::Sender<u64>,
 }
 
 impl Signals {
     pub(crate) fn new(last_event: u64) -> Self {
-        Self { events: watch::Sender::new(last_event), work: watch::Sender::new(0) }
+        Self {
+            events: watch::Sender::new(last_event),
+            work: watch::Sender::new(0),
+            cancels: watch::Sender::new(0),
+        }
     }
 
     /// Changes whenever events were stored; holds the position of the last.
@@ -22,6 +27,11 @@ impl Signals {
     /// Changes whenever sessions were queued.
     pub fn work(&self) -> watch::Receiver<u64> {
         self.work.subscribe()
+    }
+
+    /// Changes whenever sessions that nodes hold were cancelled.
+    pub fn cancels(&self) -> watch::Receiver<u64> {
+        self.cancels.subscribe()
     }
 
     /// Tells of what was stored. Called after the commit.
@@ -36,6 +46,9 @@ impl Signals {
         if stored.queued {
             self.work.send_modify(|times| *times += 1);
         }
+        if stored.cancelled {
+            self.cancels.send_modify(|times| *times += 1);
+        }
     }
 }
 
@@ -44,11 +57,14 @@ impl Signals {
 pub(crate) struct Stored {
     pub(crate) last_event: Option<u64>,
     pub(crate) queued: bool,
+    /// Sessions that nodes hold.
+    pub(crate) cancelled: bool,
 }
 
 impl Stored {
     pub(crate) fn merge(&mut self, other: Self) {
         self.last_event = self.last_event.max(other.last_event);
         self.queued |= other.queued;
+        self.cancelled |= other.cancelled;
     }
 }

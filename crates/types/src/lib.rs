@@ -16,8 +16,9 @@ pub use error::{ErrorClass, FieldProblem, Side};
 pub use event::{Event, EventKind, EventPage};
 pub use id::{CallId, Epoch, GroupId, NodeId, SessionId, TaskId};
 pub use node::{
-    Lease, LeaseRequest, LeaseResponse, NodeInfo, NodeList, NodeSeen, ReleaseItem, ReleaseRequest,
-    ReleaseResponse, RenewItem, RenewRequest, RenewResponse, ResultAck, Slots,
+    CancelCount, CancelWatch, Lease, LeaseRequest, LeaseResponse, NodeInfo, NodeList, NodeSeen,
+    ReleaseItem, ReleaseRequest, ReleaseResponse, RenewItem, RenewRequest, RenewResponse,
+    ResultAck, Slots,
 };
 pub use sampling::SamplingPins;
 pub use session::{

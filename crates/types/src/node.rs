@@ -128,6 +128,26 @@ pub struct RenewResponse {
     pub cancelled: Vec<SessionId>,
 }
 
+/// `POST /api/nodes/{id}/cancels`: held open until running sessions are cancelled, so that
+/// the node need not wait for its next renewal to learn which.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct CancelWatch {
+    /// The count that the node was last told; absent at first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub known: Option<u64>,
+    /// How long the server may hold the request open, in seconds.
+    #[serde(default)]
+    pub wait_seconds: f64,
+}
+
+/// Answer to [`CancelWatch`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct CancelCount {
+    /// Changes whenever running sessions were cancelled, on any node. When it is another
+    /// than the one known, the node renews and is told its own.
+    pub count: u64,
+}
+
 /// One session in a [`ReleaseRequest`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct ReleaseItem {

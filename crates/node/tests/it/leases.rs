@@ -49,6 +49,24 @@ async fn a_cancelled_task_ends_its_sessions_with_their_calls() {
     node.shutdown(Duration::ZERO).await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn stages_and_cancels_do_not_wait_for_the_next_renewal() {
+    // Renewed every 200 seconds, which is longer than anything here may take.
+    let cluster = Cluster::with_lease_ttl(Duration::from_secs(600)).await;
+    let node = cluster.node("a").await;
+    let command = |command: &str| json!({"harness": {"name": "shell", "command": command}});
+    // The first renewal comes early, before the server has said how long leases live.
+    let task = cluster.submit(command("sleep 6")).await;
+    cluster.ended(&task).await;
+
+    let task = cluster.submit(command("sleep 600")).await;
+    cluster.sessions_are(&task, |all| all[0].status == SessionStatus::Running).await;
+    cluster.cancel(&task).await;
+    let session = cluster.ended(&task).await.remove(0);
+    assert_eq!(session.status, SessionStatus::Cancelled);
+    node.shutdown(Duration::ZERO).await;
+}
+
 /// A way to the server that can be cut.
 struct Line {
     listener: TcpListener,

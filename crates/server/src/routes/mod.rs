@@ -38,6 +38,7 @@ pub(crate) fn node() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new()
         .routes(routes!(nodes::lease))
         .routes(routes!(nodes::renew))
+        .routes(routes!(nodes::cancels))
         .routes(routes!(nodes::release))
         .routes(routes!(sessions::result))
         .routes(routes!(blobs::put))

@@ -8,8 +8,8 @@ use axum::Json;
 use axum::extract::State;
 use polar_store::StoreError;
 use polar_types::{
-    ErrorClass, Lease, LeaseRequest, LeaseResponse, NodeId, NodeList, ReleaseItem, ReleaseRequest,
-    ReleaseResponse, RenewRequest, RenewResponse,
+    CancelCount, CancelWatch, ErrorClass, Lease, LeaseRequest, LeaseResponse, NodeId, NodeList,
+    ReleaseItem, ReleaseRequest, ReleaseResponse, RenewRequest, RenewResponse,
 };
 use std::sync::Arc;
 use tokio::sync::oneshot;
@@ -24,7 +24,7 @@ pub(crate) async fn list(State(app): State<Arc<App>>) -> Result<Json<NodeList>, 
 }
 
 /// Asks for sessions. The request is held open while there are none, as long as the node
-/// likes (50 seconds at most).
+/// likes (50 seconds and a third of a lease's time at most).
 #[utoipa::path(post, path = "/api/nodes/{id}/lease", tag = "nodes",
     params(("id" = String, Path)), request_body = LeaseRequest,
     responses((status = 200, body = LeaseResponse), (status = 422, body = ErrorBody)))]
@@ -47,7 +47,9 @@ type Leases = Result<Vec<Lease>, StoreError>;
 
 async fn hand_out(app: Arc<App>, request: LeaseRequest, mut send: oneshot::Sender<Leases>) {
     let mut work = app.store.signals().work();
-    let wait = Wait::new(request.wait_seconds, app.stop.clone());
+    // Ended in time for the node to ask again before it counts as silent.
+    let longest = app.config.limits.lease_ttl.as_secs_f64() / 3.0;
+    let wait = Wait::new(request.wait_seconds.min(longest), app.stop.clone());
     let leases = loop {
         work.mark_unchanged();
         // Never given up half-way: what it leases must reach the node or come back.
@@ -102,6 +104,27 @@ pub(crate) async fn renew(
         tracing::warn!(node = %id, lost = answer.lost.len(), "a node held leases it had lost");
     }
     Ok(Json(answer))
+}
+
+/// Tells a node that running sessions were cancelled, so that it renews and learns which.
+/// The request is held open until there are some it does not know of, as long as the node
+/// likes (50 seconds at most).
+#[utoipa::path(post, path = "/api/nodes/{id}/cancels", tag = "nodes",
+    params(("id" = String, Path)), request_body = CancelWatch,
+    responses((status = 200, body = CancelCount), (status = 422, body = ErrorBody)))]
+pub(crate) async fn cancels(
+    State(app): State<Arc<App>>,
+    PathId(_id): PathId<NodeId>,
+    JsonBody(watch): JsonBody<CancelWatch>,
+) -> Json<CancelCount> {
+    let mut signal = app.store.signals().cancels();
+    let wait = Wait::new(watch.wait_seconds, app.stop.clone());
+    loop {
+        let count = *signal.borrow_and_update();
+        if watch.known != Some(count) || !wait.change(&mut signal).await {
+            return Json(CancelCount { count });
+        }
+    }
 }
 
 /// Gives sessions back that the node has stopped and not finished.

@@ -75,6 +75,25 @@ async fn cancelling_ends_queued_sessions_and_asks_nodes_for_the_others() {
 }
 
 #[tokio::test]
+async fn a_node_is_told_at_once_that_something_it_may_hold_is_cancelled() {
+    let server = Fixture::start().await;
+    server.submit(json!({ "task_id": "held" })).await;
+    server.submit(json!({ "task_id": "queued" })).await;
+    server.lease("n1", 1).await;
+    let path = "/api/nodes/n1/cancels";
+    let (_, before) = server.post(path, &json!({ "wait_seconds": 50.0 })).await;
+    // Nothing of it is on a node.
+    server.delete("/api/tasks/queued").await;
+    let (_, same) = server.post(path, &json!({ "known": before["count"] })).await;
+    assert_eq!(same, before);
+
+    let watched = json!({ "known": before["count"], "wait_seconds": 50.0 });
+    let ((_, after), _) =
+        tokio::join!(server.post(path, &watched), server.delete("/api/tasks/held"));
+    assert_ne!(after, before);
+}
+
+#[tokio::test]
 async fn a_node_that_never_ends_a_cancelled_session_loses_it() {
     let server = Fixture::start_with(|config| {
         // Its node goes on renewing the lease.

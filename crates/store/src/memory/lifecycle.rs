@@ -91,6 +91,7 @@ impl State {
         let Some(session) = self.sessions.get_mut(id) else { return };
         if session.lease.is_some() {
             session.cancel_requested = true;
+            self.stored.cancelled = true;
             session.waiting_for = Some(rules::WAITING_FOR_CANCEL.to_owned());
             session.deadline_at = session.deadline_at.min(plus(now, limits.cancel_grace));
             session.updated_at = now;

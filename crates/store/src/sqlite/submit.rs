@@ -151,7 +151,7 @@ impl Write for Cancel {
 impl Cancel {
     async fn ask_nodes(&self, work: &mut Work<'_>) -> Result<(), StoreError> {
         let latest = plus(self.now, work.limits.cancel_grace);
-        sqlx::query(
+        let held = sqlx::query(
             "UPDATE session SET cancel_requested = TRUE, waiting_for = $2,
                  deadline_at = CASE WHEN deadline_at < $3 THEN deadline_at ELSE $3 END,
                  updated_at = $4
@@ -164,6 +164,7 @@ impl Cancel {
         .execute(&mut *work.db)
         .await
         .map_err(backend)?;
+        work.stored.cancelled |= held.rows_affected() > 0;
         Ok(())
     }
 

@@ -194,6 +194,8 @@ impl Pair {
         both!(self, store => store.next_callback_at());
         let (model, durable) = (self.model.signals().events(), self.durable.signals().events());
         assert_eq!(*durable.borrow(), *model.borrow());
+        let (model, durable) = (self.model.signals().cancels(), self.durable.signals().cancels());
+        assert_eq!(*durable.borrow(), *model.borrow());
     }
 }
 
