@@ -29,7 +29,7 @@ class HarnessSpec(Model):
     """Which agent program to run, and with what."""
 
     name: str
-    """Adapter name: `pi`, `claude_code`, `codex`, `gemini_cli`, `shell`, or the name inside `adapter`."""
+    """Adapter name, for example `pi` or `claude_code`, or the name inside `adapter`."""
 
     adapter: Optional[dict[str, Any]] = None
     """An adapter given inline instead of a shipped one (the YAML file as JSON)."""

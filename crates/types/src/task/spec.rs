@@ -44,7 +44,7 @@ macro_rules! short_form {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields, remote = "Self")]
 pub struct HarnessSpec {
-    /// Adapter name: `pi`, `claude_code`, `codex`, `gemini_cli`, `shell`, or the name inside `adapter`.
+    /// Adapter name, for example `pi` or `claude_code`, or the name inside `adapter`.
     pub name: String,
     /// An adapter given inline instead of a shipped one (the YAML file as JSON).
     #[serde(default, skip_serializing_if = "Option::is_none")]
