@@ -26,7 +26,7 @@ fn execute(folder: &Path, call: &Value) -> String {
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     match name {
         "exec_command" => shell(folder, &text(&arguments["cmd"])).1,
-        "bash" | "Bash" => shell(folder, &text(&arguments["command"])).1,
+        "bash" | "Bash" | "run_shell_command" => shell(folder, &text(&arguments["command"])).1,
         "read" => std::fs::read_to_string(folder.join(text(&arguments["path"]))).unwrap(),
         "Read" => {
             let path = text(&arguments["file_path"]);
@@ -85,10 +85,11 @@ async fn the_fix_test_policy_solves_its_task_with_each_tool_set() {
     let policy = shipped_policy("fix-test").unwrap();
     let client = start(SimulatorConfig { policy, ..SimulatorConfig::default() }).await;
     let task = task();
-    let sets: [&[&str]; 3] = [
+    let sets: [&[&str]; 4] = [
         &["read", "bash", "edit", "write"],
         &["Bash", "Edit", "Read", "Write"],
         &["exec_command", "write_stdin", "view_image"],
+        &["run_shell_command", "read_file", "replace", "write_file"],
     ];
     for tools in sets {
         let folder = tempfile::tempdir().unwrap();
