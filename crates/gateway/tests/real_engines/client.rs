@@ -49,6 +49,8 @@ impl Harness {
             (Dialect::Messages, true) => messages_of_stream(&bytes),
             (Dialect::Responses, false) => whole(&bytes)["output"].clone(),
             (Dialect::Responses, true) => items_of_stream(&bytes),
+            (Dialect::Google, false) => whole(&bytes)["candidates"][0]["content"].clone(),
+            (Dialect::Google, true) => content_of_stream(&bytes),
         };
         match reply {
             // The items of a reply.
@@ -59,10 +61,12 @@ impl Harness {
     }
 
     fn path(&self) -> &'static str {
-        match self.dialect {
-            Dialect::Chat => "/v1/chat/completions",
-            Dialect::Messages => "/v1/messages",
-            Dialect::Responses => "/v1/responses",
+        match (self.dialect, self.stream) {
+            (Dialect::Chat, _) => "/v1/chat/completions",
+            (Dialect::Messages, _) => "/v1/messages",
+            (Dialect::Responses, _) => "/v1/responses",
+            (Dialect::Google, false) => "/v1beta/models/any:generateContent",
+            (Dialect::Google, true) => "/v1beta/models/any:streamGenerateContent?alt=sse",
         }
     }
 
@@ -83,10 +87,19 @@ impl Harness {
             Dialect::Responses => json!({
                 "type": "function", "name": name, "description": description, "parameters": schema,
             }),
+            Dialect::Google => {
+                return json!({
+                    "contents": self.messages,
+                    "generationConfig": {"maxOutputTokens": 64},
+                    "tools": [{"functionDeclarations": [{
+                        "name": name, "description": description, "parametersJsonSchema": schema,
+                    }]}],
+                });
+            }
         };
         let (limit, conversation) = match self.dialect {
             Dialect::Chat | Dialect::Messages => ("max_tokens", "messages"),
-            Dialect::Responses => ("max_output_tokens", "input"),
+            Dialect::Responses | Dialect::Google => ("max_output_tokens", "input"),
         };
         json!({
             "model": "any",
@@ -103,6 +116,11 @@ impl Harness {
             _ => self.messages.last().map(call_ids).unwrap_or_default(),
         };
         match (self.dialect, calls.is_empty()) {
+            (Dialect::Google, _) => {
+                let answers = self.messages.last().map(function_responses).unwrap_or_default();
+                let said = if answers.is_empty() { vec![json!({"text": text})] } else { answers };
+                self.messages.push(json!({"role": "user", "parts": said}));
+            }
             (_, true) => self.messages.push(json!({"role": "user", "content": text})),
             (Dialect::Chat, false) => self.messages.extend(
                 calls
@@ -146,6 +164,44 @@ fn open_call_items(items: &[Value]) -> Vec<Value> {
     let mut ids: Vec<Value> = calls.map(|call| call["call_id"].clone()).collect();
     ids.reverse();
     ids
+}
+
+fn function_responses(content: &Value) -> Vec<Value> {
+    let parts = content["parts"].as_array().into_iter().flatten();
+    parts
+        .map(|part| &part["functionCall"])
+        .filter(|call| call.is_object())
+        .map(|call| {
+            json!({"functionResponse": {
+                "id": call["id"], "name": call["name"], "response": {"output": "cloudy"},
+            }})
+        })
+        .collect()
+}
+
+/// Pieces of one text become one part; a signature goes with the part that it ends.
+fn content_of_stream(bytes: &[u8]) -> Value {
+    let mut parts: Vec<Value> = Vec::new();
+    for event in events(bytes) {
+        assert!(event["error"].is_null(), "{event}");
+        let content = &event["candidates"][0]["content"];
+        for part in content["parts"].as_array().into_iter().flatten() {
+            match parts.last_mut() {
+                Some(last)
+                    if part["text"].is_string()
+                        && last["text"].is_string()
+                        && last["thought"] == part["thought"] =>
+                {
+                    append(&mut last["text"], &part["text"]);
+                    if !part["thoughtSignature"].is_null() {
+                        last["thoughtSignature"] = part["thoughtSignature"].clone();
+                    }
+                }
+                _ => parts.push(part.clone()),
+            }
+        }
+    }
+    json!({"role": "model", "parts": parts})
 }
 
 fn items_of_stream(bytes: &[u8]) -> Value {

@@ -21,8 +21,9 @@ const CONVERSATIONS: u32 = 4;
 const TURNS: usize = 5;
 
 /// A sequence is scored in another order of additions than it was sampled in, which 32-bit floats
-/// show in the sixth decimal.
-const ROUNDING: f32 = 2e-5;
+/// mostly show in the sixth decimal; up to 9e-5 was seen where a prompt was cut into other batches.
+/// One wrong id in the context makes more than 20 times this bound, which is checked as well.
+const ROUNDING: f32 = 1e-4;
 
 const SAID: [&str; TURNS] = [
     "How is the weather in Oslo?",

@@ -57,6 +57,16 @@ macro_rules! engine_tests {
             }
 
             #[tokio::test]
+            async fn promise_2_twenty_google_calls_unary() {
+                conversations::twenty_calls($kind, Dialect::Google, false).await;
+            }
+
+            #[tokio::test]
+            async fn promise_2_twenty_google_calls_streamed() {
+                conversations::twenty_calls($kind, Dialect::Google, true).await;
+            }
+
+            #[tokio::test]
             async fn a_prompt_that_does_not_fit_is_told_with_its_numbers() {
                 faults::prompt_does_not_fit($kind).await;
             }
