@@ -1,7 +1,6 @@
 //! Serving the routes on TCP and on a Unix socket.
 
 use axum::Router;
-use axum::serve::ListenerExt;
 use std::io;
 use tokio::net::{TcpListener, UnixListener};
 use tokio_util::sync::CancellationToken;
@@ -12,12 +11,7 @@ pub async fn serve_tcp(
     listener: TcpListener,
     shutdown: CancellationToken,
 ) -> io::Result<()> {
-    // Tokens are small writes; waiting to fill a packet would add tens of milliseconds.
-    let listener = listener.tap_io(|stream| {
-        if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!(%error, "TCP_NODELAY not set");
-        }
-    });
+    let listener = polar_http::sending_at_once(listener);
     axum::serve(listener, router).with_graceful_shutdown(shutdown.cancelled_owned()).await
 }
 

@@ -1,4 +1,5 @@
-//! What the HTTP listeners share: a refusal reaches its client.
+//! What the HTTP listeners share: a refusal reaches its client, and small writes go out
+//! at once.
 //!
 //! A connection that is closed over unread bytes is reset, and the reset can overtake the
 //! answer: a client that still sends a large body would see a broken connection in place
@@ -7,16 +8,22 @@
 //! Holds no state between requests. It must not know routes, tokens or the shape of
 //! errors: those are each listener's own.
 
+#[cfg(feature = "testing")]
+pub mod testing;
+
 use axum::body::{Body, BodyDataStream, Bytes};
 use axum::extract::Request;
 use axum::middleware::Next;
 use axum::response::Response;
+use axum::serve::{Listener, ListenerExt};
 use futures_util::StreamExt;
 use http::{StatusCode, header};
 use std::future::poll_fn;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
 
 /// Longest wait for the rest of a body that nobody needs. A client that takes longer gets
 /// its answer all the same.
@@ -40,6 +47,16 @@ pub async fn read_to_the_end_before_refusing(request: Request, next: Next) -> Re
         let _ = tokio::time::timeout(LONGEST, discard).await;
     }
     response
+}
+
+/// The listener with connections that send small writes at once. Tokens and events are
+/// such; waiting to fill a packet would delay each by up to 40 ms.
+pub fn sending_at_once(listener: TcpListener) -> impl Listener<Io = TcpStream, Addr = SocketAddr> {
+    listener.tap_io(|stream| {
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!(%error, "TCP_NODELAY not set");
+        }
+    })
 }
 
 /// What is left of a body, in the hands of a handler and of the middleware around it.

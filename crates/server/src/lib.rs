@@ -25,7 +25,6 @@ pub use config::{CallbackPolicy, ServerConfig};
 pub use error::{ErrorBody, ErrorDetail};
 
 use app::App;
-use axum::serve::ListenerExt as _;
 use polar_blobs::{BlobError, BlobStore};
 use polar_store::{SqliteStore, StoreError, TaskStore};
 use std::net::SocketAddr;
@@ -106,12 +105,7 @@ async fn serve(app: Arc<App>, listener: TcpListener, client: reqwest::Client) {
     let sender = tokio::spawn(callbacks::run(Arc::clone(&app), client));
     let router = app::router(Arc::clone(&app));
     let signal = stop.clone();
-    // Events are small writes; waiting to fill a packet would delay them.
-    let listener = listener.tap_io(|stream| {
-        if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!(%error, "TCP_NODELAY not set");
-        }
-    });
+    let listener = polar_http::sending_at_once(listener);
     let requests = axum::serve(listener, router)
         .with_graceful_shutdown(async move { signal.cancelled().await });
     let overdue = async {

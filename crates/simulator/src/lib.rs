@@ -34,7 +34,6 @@ pub use vocabulary::{IncrementalText, Vocabulary};
 pub use weights::{Context, Distribution, Logprob};
 
 use api::Simulator;
-use axum::serve::ListenerExt as _;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use tokio::net::TcpListener;
@@ -121,12 +120,7 @@ pub async fn serve(config: SimulatorConfig) -> Result<SimulatorHandle, Simulator
     let listen = |source| SimulatorError::Listen { address, source };
     let listener = TcpListener::bind(address).await.map_err(listen)?;
     let addr = listener.local_addr().map_err(listen)?;
-    // A token is a small write; waiting to fill a packet would delay each by up to 40 ms.
-    let listener = listener.tap_io(|stream| {
-        if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!(%error, "TCP_NODELAY not set");
-        }
-    });
+    let listener = polar_http::sending_at_once(listener);
     let router = api::router(Arc::clone(&simulator));
     let stop = CancellationToken::new();
     let stopped = stop.clone();

@@ -1,9 +1,7 @@
 //! Who may call, and what is not a generation.
 
 use super::*;
-use std::net::SocketAddr;
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
-use tokio::net::TcpStream;
+use polar_http::testing::answer_after_all;
 
 #[tokio::test]
 async fn promise_9_an_unknown_secret_is_refused_in_each_dialect() {
@@ -144,27 +142,7 @@ async fn a_refusal_arrives_whatever_was_sent_with_it() {
         ("POST /v1/nothing", session.secret(), 404),
     ] {
         let answer = answer_after_all(address, request, secret, vec![b'x'; 8 << 20]);
-        let line = within("answer", answer).await;
+        let line = within("answer", answer).await.unwrap();
         assert!(line.starts_with(&format!("HTTP/1.1 {status}")), "{request}: {line}");
     }
-}
-
-/// The first line of the answer to a client that sends everything before it reads.
-async fn answer_after_all(
-    address: SocketAddr,
-    request: &str,
-    token: &str,
-    body: Vec<u8>,
-) -> String {
-    let mut connection = TcpStream::connect(address).await.unwrap();
-    let head = format!(
-        "{request} HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {token}\r\n\
-         content-length: {}\r\n\r\n",
-        body.len()
-    );
-    connection.write_all(head.as_bytes()).await.unwrap();
-    connection.write_all(&body).await.unwrap();
-    let mut line = String::new();
-    BufReader::new(connection).read_line(&mut line).await.unwrap();
-    line
 }

@@ -21,9 +21,8 @@ const CONVERSATIONS: u32 = 4;
 const TURNS: usize = 5;
 
 /// A sequence is scored in another order of additions than it was sampled in, which 32-bit floats
-/// mostly show in the sixth decimal; up to 9e-5 was seen where a prompt was cut into other batches.
-/// One wrong id in the context makes 20 to 80 times this bound, which is checked as well.
-const ROUNDING: f32 = 1e-4;
+/// show in the sixth decimal.
+const ROUNDING: f32 = 2e-5;
 
 const SAID: [&str; TURNS] = [
     "How is the weather in Oslo?",
@@ -257,6 +256,6 @@ impl Differences {
         let bound = self.noise.most.max(ROUNDING);
         assert!(self.scored.most <= bound, "{} is above the noise {bound}", self.scored.most);
         // Or the comparison could not tell a wrong trace from a right one.
-        assert!(self.control.most > 5.0 * bound, "the check sees no wrong ids");
+        assert!(self.control.most > 20.0 * bound, "the check sees no wrong ids");
     }
 }

@@ -1,13 +1,12 @@
 //! Sessions opened by hand, without a server.
 
 use crate::cluster::{Cluster, within};
+use polar_http::testing::answer_after_all;
 use polar_node::{Node, NodeConfig};
 use reqwest::{Client, Method, StatusCode};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::time::Duration;
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
-use tokio::net::TcpStream;
 
 async fn alone(cluster: &Cluster) -> NodeConfig {
     NodeConfig {
@@ -92,7 +91,7 @@ async fn promise_9_the_proxy_opens_no_session_and_the_control_listener_wants_its
     // Also when more came with it than anybody reads.
     for (token, status) in [("wrong", "401"), ("token", "413")] {
         let answer = answer_after_all(control, "POST /sessions", token, vec![b'x'; 8 << 20]);
-        let line = within(answer).await;
+        let line = within(answer).await.unwrap();
         assert!(line.starts_with(&format!("HTTP/1.1 {status}")), "{line}");
     }
     let (status, _) = call(Method::POST, url(proxy, "/sessions"), "token", None).await;
@@ -111,24 +110,4 @@ async fn promise_9_the_proxy_opens_no_session_and_the_control_listener_wants_its
     let (status, _) = call(Method::DELETE, url(control, "/sessions/none"), "token", None).await;
     assert_eq!(status, StatusCode::NOT_FOUND);
     node.shutdown(Duration::ZERO).await;
-}
-
-/// The first line of the answer to a client that sends everything before it reads.
-async fn answer_after_all(
-    address: SocketAddr,
-    request: &str,
-    token: &str,
-    body: Vec<u8>,
-) -> String {
-    let mut connection = TcpStream::connect(address).await.unwrap();
-    let head = format!(
-        "{request} HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {token}\r\n\
-         content-length: {}\r\n\r\n",
-        body.len()
-    );
-    connection.write_all(head.as_bytes()).await.unwrap();
-    connection.write_all(&body).await.unwrap();
-    let mut line = String::new();
-    BufReader::new(connection).read_line(&mut line).await.unwrap();
-    line
 }

@@ -1,12 +1,10 @@
 //! Who may do what.
 
 use crate::support::{DEADLINE, Fixture, ManualClock, config, json_of, node_info};
+use polar_http::testing::answer_after_all;
 use polar_server::{Server, StartError};
 use reqwest::{Method, StatusCode};
 use serde_json::json;
-use std::net::SocketAddr;
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
-use tokio::net::TcpStream;
 
 #[tokio::test]
 async fn promise_9_no_address_but_loopback_without_a_token() {
@@ -113,29 +111,9 @@ async fn a_refusal_arrives_whatever_was_sent_with_it() {
     for (request, token, status) in cases {
         let address = server.url("").trim_start_matches("http://").parse().unwrap();
         let answer = answer_after_all(address, request, token, vec![b'x'; 8 << 20]);
-        let line = tokio::time::timeout(DEADLINE, answer).await.unwrap();
+        let line = tokio::time::timeout(DEADLINE, answer).await.unwrap().unwrap();
         assert!(line.starts_with(&format!("HTTP/1.1 {}", status.as_u16())), "{request}: {line}");
     }
-}
-
-/// The first line of the answer to a client that sends everything before it reads.
-async fn answer_after_all(
-    address: SocketAddr,
-    request: &str,
-    token: &str,
-    body: Vec<u8>,
-) -> String {
-    let mut connection = TcpStream::connect(address).await.unwrap();
-    let head = format!(
-        "{request} HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {token}\r\n\
-         content-length: {}\r\n\r\n",
-        body.len()
-    );
-    connection.write_all(head.as_bytes()).await.unwrap();
-    connection.write_all(&body).await.unwrap();
-    let mut line = String::new();
-    BufReader::new(connection).read_line(&mut line).await.unwrap();
-    line
 }
 
 #[tokio::test]
