@@ -135,7 +135,7 @@ impl Attempt {
             network: runtime.network,
             gateway_socket: config.gateway_socket.clone(),
             gateway_address: config.gateway_address,
-            read_only: installation.map(|i| i.folder.clone()).into_iter().collect(),
+            read_only: installation.map(Installation::shown).unwrap_or_default(),
             cpus: runtime.cpus,
             memory_mb: runtime.memory_mb,
             pids: runtime.pids,

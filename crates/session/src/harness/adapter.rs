@@ -1,5 +1,6 @@
 //! The shape of an adapter file.
 
+use super::recipe::InstallRecipe;
 use serde::de::{self, MapAccess, Visitor, value::MapAccessDeserializer};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
@@ -72,17 +73,6 @@ impl Provider {
             Self::Any => None,
         }
     }
-}
-
-/// How to install a program. Done once per machine, outside any sandbox.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct InstallRecipe {
-    /// npm packages with exact versions: `name@1.2.3`.
-    pub npm: Vec<String>,
-    /// Files that must be there afterwards, relative to the installation.
-    #[serde(default)]
-    pub expect: Vec<String>,
 }
 
 /// One or more arguments: a template, or some that depend on a condition.

@@ -8,17 +8,19 @@
 mod adapter;
 mod install;
 mod parse;
+mod recipe;
 mod render;
 mod shipped;
 mod validate;
 mod verdict;
 
 pub use adapter::{
-    Argument, EnvValue, FailurePattern, FileTemplate, HarnessAdapter, InstallRecipe, OutputStream,
-    Provider, Setting, SuccessRule,
+    Argument, EnvValue, FailurePattern, FileTemplate, HarnessAdapter, OutputStream, Provider,
+    Setting, SuccessRule,
 };
-pub use install::{InstallError, Installation, Installer};
+pub use install::{InstallError, Installation, InstalledPython, Installer};
 pub use parse::AdapterError;
+pub use recipe::InstallRecipe;
 pub use render::{RenderInput, RenderedFile, RenderedHarness};
 pub use verdict::{CallFailure, RunEvidence, judge};
 pub(crate) use verdict::{TAIL, tail, tail_lines};

@@ -40,7 +40,8 @@ pub struct RenderInput<'a> {
     pub home: &'a str,
     /// `workdir`: folder it starts in.
     pub workdir: &'a str,
-    /// `install`: the installation; `bin` is its `node_modules/.bin`.
+    /// `install`: the installation; `bin` is its `node_modules/.bin`, or its `venv/bin`
+    /// where nothing comes from npm.
     pub install: Option<&'a Path>,
     /// `session_id`.
     pub session_id: &'a str,
@@ -87,6 +88,8 @@ impl HarnessAdapter {
     pub fn render(&self, input: RenderInput<'_>) -> Result<RenderedHarness, AdapterError> {
         let settings = self.resolve_settings(input.settings)?;
         let install = input.install.map(|path| path.display().to_string()).unwrap_or_default();
+        let from_npm = self.install.as_ref().is_some_and(|recipe| !recipe.npm.is_empty());
+        let programs = if from_npm { "node_modules/.bin" } else { "venv/bin" };
         let renderer = Renderer {
             adapter: self,
             environment: environment(),
@@ -98,7 +101,7 @@ impl HarnessAdapter {
                 command => input.command,
                 home => input.home,
                 workdir => input.workdir,
-                bin => format!("{install}/node_modules/.bin"),
+                bin => format!("{install}/{programs}"),
                 install => install,
                 session_id => input.session_id,
                 context_window => input.context_window,
