@@ -11,6 +11,7 @@
 //! A dialect is a variant of [`Dialect`] and a module with `decode`, `reply`, `error` and
 //! `models`; the modules at this level hold what all dialects share and dispatch to them.
 
+mod arguments;
 mod chat;
 mod google;
 mod messages;
@@ -24,6 +25,7 @@ pub mod models;
 pub mod reply;
 pub mod request;
 pub mod stream;
+pub mod turn_memory;
 
 pub use decode::DecodeError;
 pub use engine_chat::{
@@ -41,3 +43,4 @@ pub use request::{
 pub use responses::history::{OpenTurn, ResponsesHistory};
 pub use responses::terms::ResponsesTerms;
 pub use stream::{StreamEncoder, unary_body};
+pub use turn_memory::{Asked, Edited, HistoryReport, Restored, TurnMemory};

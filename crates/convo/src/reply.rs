@@ -1,7 +1,7 @@
 //! What an engine answers, in one shape for all dialects.
 
-use crate::ResponsesTerms;
 use crate::google::terms::GoogleTerms;
+use crate::{Block, ResponsesTerms};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use std::sync::Arc;
@@ -182,6 +182,19 @@ impl Reply {
                 if let Some(arguments) = call {
                     arguments.push_str(fragment);
                 }
+            }
+        }
+    }
+}
+
+impl From<&ReplyBlock> for Block {
+    /// What was said, as a part of the conversation that it becomes.
+    fn from(block: &ReplyBlock) -> Self {
+        match block {
+            ReplyBlock::Text(text) => Self::Text(text.clone()),
+            ReplyBlock::Reasoning(text) => Self::Reasoning { text: text.clone(), signature: None },
+            ReplyBlock::ToolCall { id, name, arguments, .. } => {
+                Self::ToolCall { id: id.clone(), name: name.clone(), arguments: arguments.clone() }
             }
         }
     }

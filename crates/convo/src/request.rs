@@ -3,6 +3,7 @@
 use crate::ResponsesTerms;
 use crate::google::terms::GoogleTerms;
 use crate::loss::Loss;
+use crate::turn_memory::HistoryReport;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::sync::Arc;
@@ -63,6 +64,8 @@ pub struct Request {
     pub unsent: Map<String, Value>,
     /// What the translation could not keep, one entry a kind.
     pub losses: Vec<Loss>,
+    /// What of its history was restored, see [`crate::TurnMemory`].
+    pub history: HistoryReport,
 }
 
 impl Request {
@@ -82,6 +85,7 @@ impl Request {
             rest: Map::new(),
             unsent: Map::new(),
             losses: Vec::new(),
+            history: HistoryReport::default(),
         }
     }
 }

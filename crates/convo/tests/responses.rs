@@ -9,10 +9,11 @@
 )]
 
 use polar_convo::{
-    ApiError, Dialect, FinishReason, GoogleTerms, LossKind, Reply, ReplyBlock, ReplyEnd,
-    ReplyEvent, ReplyHead, Request, ResponsesHistory, Usage, chat_messages, chat_tools,
+    ApiError, Asked, Dialect, FinishReason, GoogleTerms, LossKind, Reply, ReplyBlock, ReplyEnd,
+    ReplyEvent, ReplyHead, Request, ResponsesHistory, TurnMemory, Usage, chat_messages, chat_tools,
     error_response, unary_body,
 };
+use polar_types::HistoryPolicy;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -66,9 +67,8 @@ fn answer(
 ) -> Value {
     let request = history.decode_request(body.to_string().as_bytes()).unwrap();
     let asked = history.begin(&request);
-    let terms = request.responses.clone().unwrap();
     let told = told(&request, id, blocks.clone());
-    history.remember(id, asked, &terms, &Reply { blocks });
+    history.remember(id, asked, &Reply { blocks });
     told
 }
 
@@ -397,9 +397,8 @@ fn promise_8_nothing_is_kept_of_requests_without_a_reply() {
     let (one, other) = (ask(&mut history, "a"), ask(&mut history, "a"));
     history.forget(one);
     assert_eq!(size(&history), 2);
-    let terms = decode(&body(json!("a"))).responses.unwrap();
     let reply = Reply { blocks: vec![ReplyBlock::Text("yes".to_owned())] };
-    history.remember("resp_ab", other, &terms, &reply);
+    history.remember("resp_ab", other, &reply);
     let failed = ask(&mut history, "b");
     history.forget(failed);
     assert_eq!(size(&history), 3);
@@ -419,7 +418,6 @@ proptest! {
             "[ \n]{0,2}".prop_map(|s| format!("{{{s}\"input\" :{s}\"a\\u00e9\\n\"{s}}}")),
             "[ \n]{0,2}".prop_map(|s| format!("{{{s}\"timeout_ms\":{s}5, \"command\": [\"a\"]}}")),
         ],
-        store in any::<bool>(),
     ) {
         let tools = json!([
             {"type": "custom", "name": "patch"},
@@ -427,11 +425,15 @@ proptest! {
             {"type": "namespace", "name": "n", "tools": [function("f")]},
             function("plain"),
         ]);
-        let asked = with(with(body(json!("hi")), "tools", tools), "store", json!(store));
-        let mut history = ResponsesHistory::default();
-        let reply = answer(&mut history, &asked, "resp_ab", vec![call(0, name, &arguments)]);
+        let asked = with(body(json!("hi")), "tools", tools);
+        let asked = decode(&asked);
+        let blocks = vec![call(0, name, &arguments)];
+        let reply = told(&asked, "resp_ab", blocks.clone());
+        let mut turns = TurnMemory::default();
+        turns.remember(Asked::of(&asked), &Reply { blocks });
         let items = json!([{"role": "user", "content": "hi"}, reply["output"][0]]);
-        let next = history.decode_request(body(items).to_string().as_bytes()).unwrap();
+        let mut next = decode(&body(items));
+        turns.restore(&mut next, HistoryPolicy::AsSent);
         let back = &chat_messages(&next)[1]["tool_calls"][0]["function"];
         prop_assert_eq!(&back["name"], name);
         prop_assert_eq!(&back["arguments"], arguments.as_str());

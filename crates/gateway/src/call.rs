@@ -38,6 +38,14 @@ impl OpenCall {
         if !request.losses.is_empty() {
             extra.insert("losses".to_owned(), json!(request.losses));
         }
+        for (name, done) in [
+            ("restored", json!(request.history.restored)),
+            ("edited", json!(request.history.edited)),
+        ] {
+            if done.as_object().is_some_and(|done| !done.is_empty()) {
+                extra.insert(name.to_owned(), done);
+            }
+        }
         // A forced choice constrains what is sampled, which the logprobs may not show.
         if let Some(choice) = request.tool_choice.as_ref().filter(|c| **c != ToolChoice::Auto) {
             extra.insert("tool_choice".to_owned(), chat_tool_choice(choice));

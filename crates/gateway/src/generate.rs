@@ -171,6 +171,7 @@ async fn generate(
     if let Some(address) = address {
         address.complete(&mut request);
     }
+    lock(&session.turns).restore(&mut request, session.history);
     apply_pins(&mut request.sampling, &session.pins);
     request.sampling.say_defaults();
 

@@ -38,13 +38,15 @@ pub(crate) async fn count_tokens(
     http: HttpRequest<Body>,
 ) -> Result<Response<Body>, ApiError> {
     let body = read_body(http, gateway.config.max_body_bytes).await?;
-    let request = match dialect {
+    let mut request = match dialect {
         // May refer to earlier replies of the session.
         Dialect::Responses => lock(&session.responses).decode_request(&body)?,
         Dialect::Chat | Dialect::Messages | Dialect::Google => {
             dialect.decode_count_request(&body)?
         }
     };
+    // The prompt that a call with it would have.
+    lock(&session.turns).restore(&mut request, session.history);
     let count =
         gateway.engine.count_tokens(&request).await.map_err(|error| engine_failure(&error))?;
     Ok(json(token_count_body(dialect, count)))

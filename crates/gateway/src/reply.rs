@@ -8,8 +8,8 @@ use crate::session::{Session, SharedCall, lock};
 use bytes::Bytes;
 use futures_util::{FutureExt, Stream, StreamExt};
 use polar_convo::{
-    ApiError, FinishReason, OpenTurn, Reply, ReplyEnd, ReplyEvent, ReplyHead, Request,
-    ResponsesTerms, StreamEncoder,
+    ApiError, Asked, FinishReason, OpenTurn, Reply, ReplyEnd, ReplyEvent, ReplyHead, Request,
+    StreamEncoder,
 };
 use polar_engine::{EngineEnd, EngineError, EngineEvent, EngineStream};
 use polar_types::ErrorClass;
@@ -44,35 +44,32 @@ pub(crate) enum Step {
     Failed(ApiError),
 }
 
-/// What a later request may refer to once a call is answered. Until then its turn is held in
-/// the session's history.
+/// What the session remembers once a call is answered. Until then the turn of a request that a
+/// later one may refer to is held in its history.
 pub(crate) struct Answered {
     session: Arc<Session>,
     reply_id: String,
-    asked: Option<OpenTurn>,
-    terms: Arc<ResponsesTerms>,
+    asked: Option<(OpenTurn, Asked)>,
 }
 
 impl Answered {
-    /// None for a dialect whose requests never refer to earlier ones.
-    pub(crate) fn new(session: &Arc<Session>, head: &ReplyHead, request: &Request) -> Option<Self> {
-        let terms = request.responses.clone()?;
-        let asked = Some(lock(&session.responses).begin(request));
-        Some(Self { session: session.clone(), reply_id: head.id.clone(), asked, terms })
+    pub(crate) fn new(session: &Arc<Session>, head: &ReplyHead, request: &Request) -> Self {
+        let asked = Some((lock(&session.responses).begin(request), Asked::of(request)));
+        Self { session: session.clone(), reply_id: head.id.clone(), asked }
     }
 
     fn by(mut self, reply: &Reply) {
-        if let Some(asked) = self.asked.take() {
-            let mut history = lock(&self.session.responses);
-            history.remember(&self.reply_id, asked, &self.terms, reply);
+        if let Some((turn, asked)) = self.asked.take() {
+            lock(&self.session.responses).remember(&self.reply_id, turn, reply);
+            lock(&self.session.turns).remember(asked, reply);
         }
     }
 }
 
 impl Drop for Answered {
     fn drop(&mut self) {
-        if let Some(asked) = self.asked.take() {
-            lock(&self.session.responses).forget(asked);
+        if let Some((turn, _)) = self.asked.take() {
+            lock(&self.session.responses).forget(turn);
         }
     }
 }
@@ -95,7 +92,7 @@ impl Driver {
     pub(crate) fn new(
         session: Arc<Session>,
         (key, call): (u64, SharedCall),
-        answered: Option<Answered>,
+        answered: Answered,
         start: Starting,
         timeout: Duration,
     ) -> Self {
@@ -104,7 +101,7 @@ impl Driver {
             session,
             key,
             call,
-            answered,
+            answered: Some(answered),
             engine: Engine::Starting(start),
             deadline: Box::pin(tokio::time::sleep(timeout)),
             closed,

@@ -2,10 +2,10 @@
 
 use crate::call::OpenCall;
 use crate::{Gateway, GatewayError};
-use polar_convo::ResponsesHistory;
+use polar_convo::{ResponsesHistory, TurnMemory};
 use polar_engine::EngineInfo;
 use polar_record::{CallRecord, JournalError, JournalWriter, SessionHeader};
-use polar_types::{ErrorClass, SamplingPins};
+use polar_types::{ErrorClass, HistoryPolicy, SamplingPins};
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -21,6 +21,8 @@ pub struct SessionOptions {
     pub journal: PathBuf,
     /// Replace what the harness sends.
     pub sampling: SamplingPins,
+    /// What the engine gets of turns that the harness has dropped parts of.
+    pub history: HistoryPolicy,
 }
 
 /// What a session has done so far, for progress displays.
@@ -41,6 +43,7 @@ pub(crate) type SharedCall = Arc<Mutex<Option<OpenCall>>>;
 pub(crate) struct Session {
     secret: String,
     pub(crate) pins: SamplingPins,
+    pub(crate) history: HistoryPolicy,
     /// `None` once sealed. A std mutex: the critical section is one `write(2)`.
     journal: Mutex<Option<JournalWriter>>,
     running: Mutex<HashMap<u64, SharedCall>>,
@@ -52,6 +55,8 @@ pub(crate) struct Session {
     sampled_tokens: AtomicU64,
     /// What Responses requests may refer to.
     pub(crate) responses: Mutex<ResponsesHistory>,
+    /// What the model has said, to know it again in a history.
+    pub(crate) turns: Mutex<TurnMemory>,
 }
 
 impl Session {
@@ -62,6 +67,7 @@ impl Session {
         Ok(Self {
             secret: new_secret()?,
             pins: options.sampling,
+            history: options.history,
             journal: Mutex::new(Some(journal)),
             running: Mutex::default(),
             next_call: AtomicU64::new(0),
@@ -70,6 +76,7 @@ impl Session {
             calls: AtomicU32::new(0),
             sampled_tokens: AtomicU64::new(0),
             responses: Mutex::default(),
+            turns: Mutex::default(),
         })
     }
 

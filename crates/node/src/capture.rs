@@ -12,7 +12,9 @@ use axum::routing::{delete, get, post};
 use axum::{Json, Router};
 use polar_gateway::{Gateway, SessionHandle, SessionOptions};
 use polar_record::SessionHeader;
-use polar_types::{CallSummary, SamplingPins, SessionId, Trajectory, TrajectoryStrategy};
+use polar_types::{
+    CallSummary, HistoryPolicy, SamplingPins, SessionId, Trajectory, TrajectoryStrategy,
+};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -72,6 +74,8 @@ struct OpenRequest {
     session_id: Option<SessionId>,
     /// Replace what the program sends.
     sampling: SamplingPins,
+    /// What the engine gets of turns that the program has dropped parts of.
+    history: HistoryPolicy,
 }
 
 #[derive(Debug, Serialize)]
@@ -172,8 +176,12 @@ async fn open_session(
         let message = format!("there is a session {session_id} already; choose another name");
         return Err(Refusal(StatusCode::CONFLICT, message));
     }
-    let options =
-        SessionOptions { header: header_of(&session_id)?, journal, sampling: ask.sampling };
+    let options = SessionOptions {
+        header: header_of(&session_id)?,
+        journal,
+        sampling: ask.sampling,
+        history: ask.history,
+    };
     let gateway = captures.gateway.clone();
     let handle = blocking(move || gateway.open_session(options)).await?.map_err(internal)?;
     let base = format!("http://{}", captures.gateway_address);

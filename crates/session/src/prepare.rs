@@ -216,6 +216,7 @@ impl Attempt {
             },
             journal: self.folder.journal(),
             sampling: self.lease.task.sampling.clone(),
+            history: self.lease.task.history,
         };
         let gateway = self.runner.config.gateway.clone();
         let opened = tokio::task::spawn_blocking(move || gateway.open_session(options)).await;

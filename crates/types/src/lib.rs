@@ -5,6 +5,7 @@
 
 pub mod error;
 pub mod event;
+pub mod history;
 pub mod id;
 pub mod node;
 pub mod sampling;
@@ -14,6 +15,7 @@ pub mod trace;
 
 pub use error::{ErrorClass, FieldProblem, Side};
 pub use event::{Event, EventKind, EventPage};
+pub use history::HistoryPolicy;
 pub use id::{CallId, Epoch, GroupId, NodeId, SessionId, TaskId};
 pub use node::{
     CancelCount, CancelWatch, Lease, LeaseRequest, LeaseResponse, NodeInfo, NodeList, NodeSeen,

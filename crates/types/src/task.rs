@@ -13,7 +13,7 @@ pub use spec::{
     RuntimeKind, RuntimeSpec, TrajectoryStrategy,
 };
 
-use crate::{CallbackState, FieldProblem, GroupId, SamplingPins, TaskId};
+use crate::{CallbackState, FieldProblem, GroupId, HistoryPolicy, SamplingPins, TaskId};
 use serde::{Deserialize, Serialize, de};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -49,6 +49,10 @@ pub struct TaskRequest {
     /// Sampling parameters that replace the harness's own.
     #[serde(default)]
     pub sampling: SamplingPins,
+    /// What the engine gets of the model's earlier turns where the harness drops reasoning or
+    /// trims text: `restored` as sampled, or `as_sent`.
+    #[serde(default)]
+    pub history: HistoryPolicy,
     /// Time limits per stage, in seconds.
     #[serde(default)]
     pub budgets: Budgets,
@@ -169,6 +173,7 @@ impl TaskRequest {
             trajectory_strategy: self.trajectory_strategy,
             num_samples: self.num_samples,
             sampling: self.sampling,
+            history: self.history,
             budgets,
             max_attempts: self.max_attempts,
             priority: self.priority,
@@ -199,6 +204,9 @@ pub struct TaskSpec {
     pub num_samples: u32,
     /// Sampling parameters that replace the harness's own.
     pub sampling: SamplingPins,
+    /// What the engine gets of turns that the harness has dropped parts of.
+    #[serde(default)]
+    pub history: HistoryPolicy,
     /// Time limits per stage.
     pub budgets: Budgets,
     /// Attempts per session when the infrastructure fails.

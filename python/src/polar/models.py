@@ -200,6 +200,15 @@ class SamplingPins(Model):
     """Strings that end the reply."""
 
 
+HistoryPolicy = Union[Literal["restored", "as_sent"], str]
+"""What the engine gets of an earlier turn of the model that its harness has dropped or
+trimmed.
+
+Either way each call's record says what was done, and a call's arguments get their sampled
+spelling back where the harness has only spelled them otherwise.
+"""
+
+
 class Budgets(Model):
     """Time limits of the stages, in seconds. Each stage has its own, so that a session whose
     agent runs out of time is still graded and still yields its trajectory.
@@ -253,6 +262,11 @@ class TaskRequest(Model):
 
     sampling: Optional[SamplingPins] = None
     """Sampling parameters that replace the harness's own."""
+
+    history: Optional[HistoryPolicy] = None
+    """What the engine gets of the model's earlier turns where the harness drops reasoning or
+    trims text: `restored` as sampled, or `as_sent`.
+    """
 
     budgets: Optional[Budgets] = None
     """Time limits per stage, in seconds."""
@@ -957,6 +971,7 @@ __all__ = [
     "ForkPoint",
     "GroupId",
     "HarnessSpec",
+    "HistoryPolicy",
     "LineageInfo",
     "LineageRole",
     "Network",

@@ -5,6 +5,7 @@
 //! arguments, which clients parse. So the next prompt has what was sampled, without any state
 //! here. Signatures never reach the engine themselves.
 
+use crate::arguments::says_what_was_sampled;
 use base64::Engine as _;
 use base64::alphabet;
 use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, STANDARD};
@@ -137,25 +138,5 @@ fn is_plain(value: &Node<'_>) -> bool {
 
 /// The sampled spelling of arguments, if what came back still says the same.
 pub(crate) fn as_sampled(sampled: String, came_back: &Node<'_>) -> Option<String> {
-    let same = serde_json::from_str::<Node<'_>>(&sampled)
-        .is_ok_and(|sampled| says_the_same(&sampled, came_back))
-        // A call without arguments has an empty object.
-        || (sampled.trim().is_empty() && *came_back == Node::Object(Vec::new()));
-    same.then_some(sampled)
-}
-
-fn says_the_same(one: &Node<'_>, other: &Node<'_>) -> bool {
-    match (one, other) {
-        (Node::Number(one), Node::Number(other)) => one == other || one.as_f64() == other.as_f64(),
-        (Node::List(one), Node::List(other)) => {
-            one.len() == other.len()
-                && one.iter().zip(other).all(|(one, other)| says_the_same(one, other))
-        }
-        (Node::Object(fields), Node::Object(others)) => {
-            let found = |name: &str| one.get(name).zip(other.get(name));
-            let mut names = fields.iter().chain(others).map(|(name, _)| name);
-            names.all(|name| found(name).is_some_and(|(one, other)| says_the_same(one, other)))
-        }
-        _ => one == other,
-    }
+    says_what_was_sampled(&sampled, came_back).then_some(sampled)
 }

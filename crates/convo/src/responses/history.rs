@@ -1,18 +1,14 @@
 //! What one session remembers of its Responses calls.
 //!
-//! Two things: the conversations that later requests go on from by `previous_response_id` or
-//! `item_reference`, and the arguments of calls whose items cannot carry them as they were
-//! sampled. Pure; whoever serves the session owns it, and asks before and after each call.
+//! The conversations that later requests go on from by `previous_response_id` or
+//! `item_reference`. Pure; whoever serves the session owns it, and asks before and after each call.
 //!
 //! Conversations are kept as one tree of messages, so that memory grows with what is said and
 //! not with how often it is said again.
 
 use super::reply::reply_of;
-use super::terms::ResponsesTerms;
-use super::tools::ToolKind;
-use super::{custom_input, local_shell};
 use crate::decode::{DecodeError, json_object};
-use crate::{Block, Message, Reply, ReplyBlock, Request, Role};
+use crate::{Block, Message, Reply, Request, Role};
 use std::collections::HashMap;
 
 /// What one session remembers.
@@ -24,8 +20,6 @@ pub struct ResponsesHistory {
     beginnings: Vec<TurnId>,
     /// Ids of replies that were kept, with their turns.
     replies: HashMap<String, TurnId>,
-    /// Arguments as sampled, by call id.
-    sampled: HashMap<String, String>,
 }
 
 type TurnId = u64;
@@ -65,16 +59,10 @@ impl ResponsesHistory {
     }
 
     /// Notes the reply to a request. To be called before the client gets to know of its end.
-    pub fn remember(&mut self, id: &str, asked: OpenTurn, terms: &ResponsesTerms, reply: &Reply) {
-        for block in &reply.blocks {
-            if let ReplyBlock::ToolCall { id, name, arguments, .. } = block
-                && respelled(terms, name, arguments).is_some_and(|other| other != *arguments)
-            {
-                self.sampled.insert(id.clone(), arguments.clone());
-            }
-        }
+    pub fn remember(&mut self, id: &str, asked: OpenTurn, reply: &Reply) {
         if asked.0.is_some() {
-            let message = Message::new(Role::Assistant, reply.blocks.iter().map(block).collect());
+            let message =
+                Message::new(Role::Assistant, reply.blocks.iter().map(Block::from).collect());
             let turn = self.turn(asked.0, &message);
             self.hold(Some(turn));
             self.replies.insert(id.to_owned(), turn);
@@ -116,11 +104,6 @@ impl ResponsesHistory {
         turn.message.blocks.get(index)
     }
 
-    /// The arguments of a call that the client knows in another form.
-    pub(super) fn sampled(&self, call_id: &str) -> Option<&str> {
-        self.sampled.get(call_id).map(String::as_str)
-    }
-
     /// The turn of that message after another, made if need be.
     fn turn(&mut self, before: Option<TurnId>, message: &Message) -> TurnId {
         let said = |id: &TurnId| self.turns.get(id).is_some_and(|turn| turn.message == *message);
@@ -150,27 +133,6 @@ impl ResponsesHistory {
         match before.and_then(|id| self.turns.get_mut(&id)) {
             Some(turn) => &mut turn.next,
             None => &mut self.beginnings,
-        }
-    }
-}
-
-/// The spelling that the decoder gives to a call the client knows in another form.
-fn respelled(terms: &ResponsesTerms, name: &str, arguments: &str) -> Option<String> {
-    match terms.tools.get(name)?.kind {
-        ToolKind::Function => None,
-        ToolKind::Custom => Some(custom_input::arguments(&custom_input::input(arguments))),
-        ToolKind::LocalShell => {
-            local_shell::action(arguments).map(|action| local_shell::arguments(&action))
-        }
-    }
-}
-
-fn block(block: &ReplyBlock) -> Block {
-    match block {
-        ReplyBlock::Text(text) => Block::Text(text.clone()),
-        ReplyBlock::Reasoning(text) => Block::Reasoning { text: text.clone(), signature: None },
-        ReplyBlock::ToolCall { id, name, arguments, .. } => {
-            Block::ToolCall { id: id.clone(), name: name.clone(), arguments: arguments.clone() }
         }
     }
 }

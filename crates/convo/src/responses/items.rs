@@ -73,8 +73,8 @@ impl<'h> Conversation<'h> {
             "function_call" | "custom_tool_call" | "local_shell_call" => {
                 let call = match kind.as_str() {
                     "function_call" => function_call(&mut fields)?,
-                    "custom_tool_call" => self.custom_call(&mut fields)?,
-                    _ => self.shell_call(&mut fields, losses)?,
+                    "custom_tool_call" => custom_call(&mut fields)?,
+                    _ => shell_call(&mut fields, losses)?,
                 };
                 self.say(vec![call], id.as_deref(), at, losses);
             }
@@ -156,31 +156,6 @@ impl<'h> Conversation<'h> {
         Ok(())
     }
 
-    fn custom_call(&self, fields: &mut BlockFields<'_, '_>) -> Result<Block, DecodeError> {
-        let (id, name) = called(fields)?;
-        let input = fields.string("input")?;
-        // As it was sampled, unless the harness has changed it since.
-        let sampled = self.history.sampled(&id);
-        let sampled = sampled.filter(|sampled| custom_input::input(sampled) == input);
-        let arguments = sampled.map_or_else(|| custom_input::arguments(&input), str::to_owned);
-        Ok(Block::ToolCall { id, name, arguments })
-    }
-
-    fn shell_call(
-        &self,
-        fields: &mut BlockFields<'_, '_>,
-        losses: &mut Losses,
-    ) -> Result<Block, DecodeError> {
-        let id = fields.string("call_id")?;
-        let at = fields.at.field("action");
-        let action = shell_action(fields.take("action")?, &at, losses)?;
-        let sampled = self.history.sampled(&id);
-        let sampled =
-            sampled.filter(|sampled| local_shell::action(sampled).as_ref() == Some(&action));
-        let arguments = sampled.map_or_else(|| local_shell::arguments(&action), str::to_owned);
-        Ok(Block::ToolCall { id, name: local_shell::NAME.to_owned(), arguments })
-    }
-
     fn reference(
         &mut self,
         id: Option<String>,
@@ -244,6 +219,20 @@ fn function_call(fields: &mut BlockFields<'_, '_>) -> Result<Block, DecodeError>
     let (id, name) = called(fields)?;
     let arguments = fields.string("arguments")?;
     Ok(Block::ToolCall { id, name, arguments })
+}
+
+fn custom_call(fields: &mut BlockFields<'_, '_>) -> Result<Block, DecodeError> {
+    let (id, name) = called(fields)?;
+    let arguments = custom_input::arguments(&fields.string("input")?);
+    Ok(Block::ToolCall { id, name, arguments })
+}
+
+fn shell_call(fields: &mut BlockFields<'_, '_>, losses: &mut Losses) -> Result<Block, DecodeError> {
+    let id = fields.string("call_id")?;
+    let at = fields.at.field("action");
+    let action = shell_action(fields.take("action")?, &at, losses)?;
+    let arguments = local_shell::arguments(&action);
+    Ok(Block::ToolCall { id, name: local_shell::NAME.to_owned(), arguments })
 }
 
 /// Id of a call and the name the model knows.

@@ -10,3 +10,5 @@ pub(crate) mod reasoning;
 pub(crate) mod reply;
 pub(crate) mod terms;
 pub(crate) mod tools;
+
+pub(crate) use tools::respelled;

@@ -5,6 +5,7 @@
 //! namespace is called `<namespace>__<name>`, always, so that the name in an old call never
 //! depends on what else is offered.
 
+use super::terms::ResponsesTerms;
 use super::{custom_input, local_shell};
 use crate::decode::{BlockFields, DecodeError, Losses, Path};
 use crate::loss::LossKind;
@@ -283,4 +284,16 @@ pub(super) fn choice(
     };
     fields.note_unread(losses);
     Ok(choice)
+}
+
+/// The spelling that the decoder gives to the arguments of a call the client knows in another
+/// form.
+pub(crate) fn respelled(terms: &ResponsesTerms, name: &str, arguments: &str) -> Option<String> {
+    match terms.tools.get(name)?.kind {
+        ToolKind::Function => None,
+        ToolKind::Custom => Some(custom_input::arguments(&custom_input::input(arguments))),
+        ToolKind::LocalShell => {
+            local_shell::action(arguments).map(|action| local_shell::arguments(&action))
+        }
+    }
 }

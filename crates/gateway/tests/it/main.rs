@@ -5,6 +5,7 @@
 mod auth;
 mod capture;
 mod hand_engine;
+mod history;
 mod limits;
 mod responses;
 mod stream;
@@ -13,7 +14,7 @@ use hand_engine::{HandEngine, HandedCall};
 use polar_engine::Engine;
 use polar_gateway::{Gateway, GatewayConfig, SessionHandle, SessionOptions};
 use polar_record::{RecordedSession, SessionHeader};
-use polar_types::SamplingPins;
+use polar_types::{HistoryPolicy, SamplingPins};
 use serde_json::{Value, json};
 use std::future::Future;
 use std::path::PathBuf;
@@ -82,6 +83,15 @@ impl Rig {
     }
 
     fn open_pinned(&self, name: &str, sampling: SamplingPins) -> SessionHandle {
+        self.open_with(name, sampling, HistoryPolicy::default())
+    }
+
+    fn open_with(
+        &self,
+        name: &str,
+        sampling: SamplingPins,
+        history: HistoryPolicy,
+    ) -> SessionHandle {
         let header = SessionHeader {
             session_id: name.parse().unwrap(),
             task_id: "task".parse().unwrap(),
@@ -92,7 +102,7 @@ impl Rig {
             engine: Value::Null,
         };
         let journal = self.journal(name);
-        self.gateway.open_session(SessionOptions { header, journal, sampling }).unwrap()
+        self.gateway.open_session(SessionOptions { header, journal, sampling, history }).unwrap()
     }
 
     fn post(&self, path: &str, secret: &str, body: &Value) -> reqwest::RequestBuilder {

@@ -12,7 +12,7 @@ use polar_convo::Dialect;
 use polar_engine::EngineKind;
 use polar_gateway::{Gateway, GatewayConfig, SessionOptions};
 use polar_record::{CallRecord, RecordedSession, SessionHeader};
-use polar_types::{SamplingPins, Trace, TrajectoryStrategy};
+use polar_types::{HistoryPolicy, SamplingPins, Trace, TrajectoryStrategy};
 use serde_json::Value;
 use std::path::Path;
 use tokio_util::sync::CancellationToken;
@@ -82,6 +82,7 @@ async fn converse(
             header: header(),
             journal: journal.clone(),
             sampling: pins.clone(),
+            history: HistoryPolicy::Restored,
         })
         .unwrap();
     let mut harness = Harness::new(&base, session.secret(), dialect, stream);

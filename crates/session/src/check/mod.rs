@@ -14,8 +14,8 @@ use polar_engine::Engine;
 use polar_gateway::{Gateway, GatewayConfig, serve_tcp, serve_unix};
 use polar_sandbox::SandboxProvider;
 use polar_types::{
-    Budgets, Epoch, EvaluatorSpec, GroupId, HarnessSpec, Known, Lease, RewardSource, RuntimeKind,
-    RuntimeSpec, SamplingPins, SessionId, SessionReport, Slots, TaskRequest, TaskSpec,
+    Budgets, Epoch, EvaluatorSpec, GroupId, HarnessSpec, HistoryPolicy, Known, Lease, RewardSource,
+    RuntimeKind, RuntimeSpec, SamplingPins, SessionId, SessionReport, Slots, TaskRequest, TaskSpec,
     TrajectoryStrategy,
 };
 use std::io;
@@ -190,6 +190,7 @@ fn task(options: &CheckOptions) -> Result<TaskSpec, CheckError> {
         trajectory_strategy: TrajectoryStrategy::PrefixMerging,
         num_samples: 1,
         sampling: SamplingPins::default(),
+        history: HistoryPolicy::default(),
         budgets: Budgets { run_seconds: options.run_seconds, ..Budgets::default() },
         timeout_seconds: None,
         max_attempts: 1,
