@@ -1,7 +1,10 @@
 //! Tables, progress and coloured tokens. Everything for people goes through here.
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
-use polar_types::{SessionInfo, SessionStatus, TaskInfo, TokenCounts, Trace, UntrainedReason};
+use polar_types::{
+    CallRole, RoleCounts, SessionInfo, SessionReport, SessionStatus, TaskInfo, TokenCounts, Trace,
+    UntrainedReason,
+};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::IsTerminal;
@@ -82,7 +85,7 @@ pub(crate) fn session_table(sessions: &[&SessionInfo]) -> String {
                 Some(report) => {
                     let tokens = &report.tokens;
                     row.extend([
-                        report.calls.to_string(),
+                        calls(report),
                         report.traces.to_string(),
                         tokens.sampled.to_string(),
                         tokens.trained.to_string(),
@@ -97,6 +100,17 @@ pub(crate) fn session_table(sessions: &[&SessionInfo]) -> String {
         })
         .collect();
     table(&header, &rows)
+}
+
+/// How many calls there are, and of which roles when not all are the agent's own.
+fn calls(report: &SessionReport) -> String {
+    let is_plain = report.roles.keys().all(|role| *role == CallRole::Main);
+    if is_plain {
+        return report.calls.to_string();
+    }
+    let of_role =
+        |(role, counts): (&CallRole, &RoleCounts)| format!("{} {}", counts.calls, role.as_str());
+    report.roles.iter().map(of_role).collect::<Vec<_>>().join(", ")
 }
 
 /// `sampled == trained + untrained`, spelled out for a whole task.

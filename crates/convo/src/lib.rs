@@ -22,6 +22,7 @@ pub mod engine_chat;
 pub mod error;
 pub mod loss;
 pub mod models;
+pub mod normalise;
 pub mod reply;
 pub mod request;
 pub mod stream;
@@ -36,6 +37,7 @@ pub use google::terms::{GoogleFraming, GoogleTerms};
 pub use loss::{Loss, LossKind};
 pub use messages::reply::UNPARSED_ARGUMENTS;
 pub use models::{ModelInfo, model_body, models_body, token_count_body};
+pub use normalise::{Normaliser, PatternError};
 pub use reply::{FinishReason, Reply, ReplyBlock, ReplyEnd, ReplyEvent, ReplyHead, Usage};
 pub use request::{
     Block, Dialect, ImageSource, Message, Request, Role, Sampling, Tool, ToolChoice,

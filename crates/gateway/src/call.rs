@@ -9,6 +9,7 @@ use polar_engine::{EngineEnd, EngineInfo};
 use polar_record::{CallMeta, CallRecord};
 use polar_types::CallId;
 use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 /// Everything known of a call that has not ended.
@@ -26,6 +27,7 @@ pub(crate) struct OpenCall {
     context_window: Option<u64>,
     logprob_mode: String,
     extra: Map<String, Value>,
+    headers: BTreeMap<String, String>,
     prompt_ids: Option<Vec<u32>>,
     sampled_ids: Vec<u32>,
     logprobs: Vec<Option<f32>>,
@@ -33,7 +35,13 @@ pub(crate) struct OpenCall {
 }
 
 impl OpenCall {
-    pub(crate) fn new(request: &Request, engine: &EngineInfo) -> Self {
+    /// `headers` says who made the call, `normalised` how often which rule found something.
+    pub(crate) fn new(
+        request: &Request,
+        engine: &EngineInfo,
+        headers: BTreeMap<String, String>,
+        normalised: &BTreeMap<String, u64>,
+    ) -> Self {
         let mut extra = Map::new();
         if !request.losses.is_empty() {
             extra.insert("losses".to_owned(), json!(request.losses));
@@ -45,6 +53,9 @@ impl OpenCall {
             if done.as_object().is_some_and(|done| !done.is_empty()) {
                 extra.insert(name.to_owned(), done);
             }
+        }
+        if !normalised.is_empty() {
+            extra.insert("normalised".to_owned(), json!(normalised));
         }
         // A forced choice constrains what is sampled, which the logprobs may not show.
         if let Some(choice) = request.tool_choice.as_ref().filter(|c| **c != ToolChoice::Auto) {
@@ -69,6 +80,7 @@ impl OpenCall {
             context_window: engine.context_window,
             logprob_mode: engine.logprob_mode.clone(),
             extra,
+            headers,
             prompt_ids: None,
             sampled_ids: Vec::new(),
             logprobs: Vec::new(),
@@ -160,6 +172,7 @@ impl OpenCall {
                 logprob_mode: self.logprob_mode,
                 extra: self.extra,
                 error: None,
+                headers: self.headers,
             },
             messages: self.messages,
             tools: self.tools,

@@ -162,6 +162,7 @@ async fn generate(
     address: Option<GoogleAddress>,
     http: HttpRequest<Body>,
 ) -> Result<Response<Body>, ApiError> {
+    let evidence = session.evidence(http.headers());
     let body = read_body(http, gateway.config.max_body_bytes).await?;
     let mut request = match dialect {
         // May refer to earlier replies of the session.
@@ -172,12 +173,16 @@ async fn generate(
         address.complete(&mut request);
     }
     lock(&session.turns).restore(&mut request, session.history);
+    let normalised = session.normaliser.apply(&mut request);
     apply_pins(&mut request.sampling, &session.pins);
     request.sampling.say_defaults();
 
     let info = gateway.engine.info();
     let call = session
-        .begin(OpenCall::new(&request, info), gateway.config.max_calls_per_session)
+        .begin(
+            OpenCall::new(&request, info, evidence, &normalised),
+            gateway.config.max_calls_per_session,
+        )
         .map_err(|class| begin_refused(class, gateway.config.max_calls_per_session))?;
     let head = ReplyHead {
         id: reply_id(dialect),

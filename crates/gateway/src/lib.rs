@@ -67,6 +67,9 @@ pub enum GatewayError {
     /// A running call could not be written when the session closed.
     #[error("a running call was not recorded: {0}")]
     Call(#[from] NotJournalled),
+    /// The harness's rules cannot be used.
+    #[error(transparent)]
+    Rules(#[from] polar_convo::PatternError),
     /// The operating system gave no random bytes for a secret.
     #[error("no random bytes for a session secret: {0}")]
     Random(String),

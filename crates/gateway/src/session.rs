@@ -2,11 +2,12 @@
 
 use crate::call::OpenCall;
 use crate::{Gateway, GatewayError};
-use polar_convo::{ResponsesHistory, TurnMemory};
+use axum::http::HeaderMap;
+use polar_convo::{Normaliser, ResponsesHistory, TurnMemory};
 use polar_engine::EngineInfo;
 use polar_record::{CallRecord, JournalError, JournalWriter, SessionHeader};
 use polar_types::{ErrorClass, HistoryPolicy, SamplingPins};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -49,6 +50,10 @@ pub(crate) struct Session {
     running: Mutex<HashMap<u64, SharedCall>>,
     next_call: AtomicU64,
     closing: AtomicBool,
+    /// Request headers by which the harness's rules tell who made a call.
+    evidence: Vec<String>,
+    /// Takes volatile text out of prompts.
+    pub(crate) normaliser: Normaliser,
     /// Ends the streams of running calls when the session closes.
     pub(crate) closed: CancellationToken,
     calls: AtomicU32,
@@ -63,11 +68,15 @@ impl Session {
     pub(crate) fn open(options: SessionOptions, engine: &EngineInfo) -> Result<Self, GatewayError> {
         let mut header = options.header;
         header.engine = serde_json::to_value(engine).unwrap_or_default();
+        let evidence = header.rules.headers();
+        let normaliser = Normaliser::new(&header.rules.normalise)?;
         let journal = JournalWriter::create(&options.journal, &header)?;
         Ok(Self {
             secret: new_secret()?,
             pins: options.sampling,
             history: options.history,
+            evidence,
+            normaliser,
             journal: Mutex::new(Some(journal)),
             running: Mutex::default(),
             next_call: AtomicU64::new(0),
@@ -82,6 +91,15 @@ impl Session {
 
     pub(crate) fn secret(&self) -> &str {
         &self.secret
+    }
+
+    /// What a request's headers say about who made it.
+    pub(crate) fn evidence(&self, headers: &HeaderMap) -> BTreeMap<String, String> {
+        let value_of = |name: &String| {
+            let value = headers.get(name.as_str())?;
+            Some((name.clone(), String::from_utf8_lossy(value.as_bytes()).into_owned()))
+        };
+        self.evidence.iter().filter_map(value_of).collect()
     }
 
     /// Registers a call, or says why it may not start. The key ends it again.

@@ -12,8 +12,10 @@ use axum::routing::{delete, get, post};
 use axum::{Json, Router};
 use polar_gateway::{Gateway, SessionHandle, SessionOptions};
 use polar_record::SessionHeader;
+use polar_session::{BuildOptions, HarnessAdapter};
 use polar_types::{
-    CallSummary, HistoryPolicy, SamplingPins, SessionId, Trajectory, TrajectoryStrategy,
+    CallRole, CallSummary, HarnessRules, HistoryPolicy, SamplingPins, SessionId, Trajectory,
+    TrajectoryStrategy,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -76,6 +78,8 @@ struct OpenRequest {
     sampling: SamplingPins,
     /// What the engine gets of turns that the program has dropped parts of.
     history: HistoryPolicy,
+    /// A shipped adapter's name, by whose rules calls get roles and prompts are normalised.
+    harness: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -104,6 +108,20 @@ struct CaptureInfo {
 struct CloseQuery {
     #[serde(default)]
     strategy: TrajectoryStrategy,
+    /// Roles to train, with commas between them.
+    #[serde(default)]
+    train_roles: Option<String>,
+}
+
+impl CloseQuery {
+    fn roles(&self) -> Result<Vec<CallRole>, String> {
+        let Some(list) = &self.train_roles else { return Ok(CallRole::trained_by_default()) };
+        let read = |word: &str| {
+            let word = serde_json::Value::from(word.trim());
+            serde_json::from_value(word).map_err(|error| format!("train_roles: {error}"))
+        };
+        list.split(',').map(read).collect()
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -171,13 +189,20 @@ async fn open_session(
         Some(id) => id,
         None => mint()?,
     };
+    let rules =
+        match &ask.harness {
+            Some(name) => HarnessAdapter::shipped(name).map(|adapter| adapter.rules(&[])).map_err(
+                |error| Refusal(StatusCode::UNPROCESSABLE_ENTITY, format!("harness: {error}")),
+            )?,
+            None => HarnessRules::default(),
+        };
     let journal = captures.journal(&session_id);
     if journal.exists() {
         let message = format!("there is a session {session_id} already; choose another name");
         return Err(Refusal(StatusCode::CONFLICT, message));
     }
     let options = SessionOptions {
-        header: header_of(&session_id)?,
+        header: header_of(&session_id, rules)?,
         journal,
         sampling: ask.sampling,
         history: ask.history,
@@ -223,12 +248,18 @@ async fn close_session(
         let message = format!("no session {session_id}; GET /sessions lists the open ones");
         return Err(Refusal(StatusCode::NOT_FOUND, message));
     }
+    let options = BuildOptions {
+        strategy: query.strategy,
+        train_roles: query
+            .roles()
+            .map_err(|error| Refusal(StatusCode::UNPROCESSABLE_ENTITY, error))?,
+    };
     let path = journal.clone();
     let rebuilt = blocking(move || {
         if let Some(handle) = handle {
             handle.close().map_err(|error| error.to_string())?;
         }
-        polar_session::rebuild(&path, query.strategy, None)
+        polar_session::rebuild(&path, options, None)
     })
     .await?
     .map_err(internal)?;
@@ -236,7 +267,7 @@ async fn close_session(
     Ok(Json(CloseReply { session_id, trajectory, calls, journal }))
 }
 
-fn header_of(session_id: &SessionId) -> Result<SessionHeader, Refusal> {
+fn header_of(session_id: &SessionId, rules: HarnessRules) -> Result<SessionHeader, Refusal> {
     let name = session_id.as_str();
     Ok(SessionHeader {
         session_id: session_id.clone(),
@@ -246,6 +277,7 @@ fn header_of(session_id: &SessionId) -> Result<SessionHeader, Refusal> {
         epoch: 0,
         created_at_ms: jiff::Timestamp::now().as_millisecond(),
         engine: serde_json::Value::Null,
+        rules,
     })
 }
 

@@ -68,9 +68,10 @@ pub use prefix_tree::{Position, PrefixTree};
 pub use session::{Damage, Nearest, RecordedCall, RecordedSession};
 pub use writer::{Durability, JournalWriter};
 
-use polar_types::{CallId, GroupId, SessionId, TaskId, WeightSpan};
+use polar_types::{CallId, GroupId, HarnessRules, SessionId, TaskId, WeightSpan};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// First record of a journal.
@@ -90,6 +91,9 @@ pub struct SessionHeader {
     pub created_at_ms: i64,
     /// The engine, as its probe described it.
     pub engine: Value,
+    /// What the harness's adapter knows of its calls.
+    #[serde(default, skip_serializing_if = "HarnessRules::is_empty")]
+    pub rules: HarnessRules,
 }
 
 /// One call, whole. What the journal takes and what its reader gives back.
@@ -116,7 +120,7 @@ pub struct CallRecord {
 pub struct CallMeta {
     /// Which call; `CallId::of_index` of its position in the journal.
     pub call_id: CallId,
-    /// `chat` or `messages`.
+    /// `chat`, `messages`, `responses` or `google`.
     pub dialect: String,
     /// Whether the harness asked for a stream.
     pub stream: bool,
@@ -150,6 +154,9 @@ pub struct CallMeta {
     /// Error, when it ended in one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// Request headers that the harness's rules look at, by name in lower case.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub headers: BTreeMap<String, String>,
 }
 
 /// Why a journal could not be written or read.

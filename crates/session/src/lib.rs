@@ -30,5 +30,6 @@ pub use attempt::{Ended, RunnerConfig, SessionRunner};
 pub use control::{Control, Progress};
 pub use folder::{ARTIFACTS, AttemptFolder};
 pub use harness::HarnessAdapter;
+pub use polar_trajectory::BuildOptions;
 pub use removal::Removal;
 pub use report::{Rebuilt, rebuild, salvage};

@@ -65,7 +65,7 @@ impl Attempt {
         self.waits(Stage::Prepare, "a look for its evaluator");
         self.evaluator = self.find_evaluator(deadline.left()).await?;
 
-        self.open_proxy().await?;
+        self.open_proxy(&adapter).await?;
         let harness = self.render(&adapter, installation.as_ref())?;
         self.waits(Stage::Prepare, "its files");
         let files = self.write_files(&harness);
@@ -202,7 +202,7 @@ impl Attempt {
         }
     }
 
-    async fn open_proxy(&mut self) -> Result<(), Stop> {
+    async fn open_proxy(&mut self, adapter: &HarnessAdapter) -> Result<(), Stop> {
         let options = SessionOptions {
             header: SessionHeader {
                 session_id: self.lease.session_id.clone(),
@@ -213,6 +213,7 @@ impl Attempt {
                 created_at_ms: jiff::Timestamp::now().as_millisecond(),
                 // The gateway knows it and fills it in.
                 engine: serde_json::Value::Null,
+                rules: adapter.rules(&self.lease.task.harness.keep),
             },
             journal: self.folder.journal(),
             sampling: self.lease.task.sampling.clone(),

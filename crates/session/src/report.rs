@@ -6,9 +6,10 @@ use crate::harness::{CallFailure, HarnessAdapter, RunEvidence, judge};
 use crate::hints;
 use polar_record::RecordedSession;
 use polar_sandbox::ExecEnd;
+use polar_trajectory::BuildOptions;
 use polar_types::{
     Artifact, CallSummary, ErrorClass, Lease, NodeId, Outcome, RuntimeSpec, SessionReport, Side,
-    StageTimes, Trajectory, TrajectoryStrategy,
+    StageTimes, Trajectory,
 };
 use serde::Serialize;
 use sha2::{Digest, Sha256};
@@ -89,12 +90,12 @@ pub struct Rebuilt {
 /// Builds the trajectory of a journal. An error says what is wrong with the journal.
 pub fn rebuild(
     journal: &Path,
-    strategy: TrajectoryStrategy,
+    options: impl Into<BuildOptions>,
     reward: Option<f64>,
 ) -> Result<Rebuilt, String> {
     let session = RecordedSession::read(journal).map_err(|error| error.to_string())?;
     let last_call = session.calls().last().and_then(call_failure);
-    let built = polar_trajectory::build(&session, strategy, reward);
+    let built = polar_trajectory::build(&session, options, reward);
     // Checked by other code than that which built it, before anybody trains on it.
     let violation = polar_trajectory::verify(&built.trajectory, &session).err();
     Ok(Rebuilt {
@@ -119,9 +120,12 @@ fn call_failure(call: &polar_record::RecordedCall) -> Option<CallFailure> {
 fn build_report(facts: Facts) -> SessionReport {
     let mut report = bare_report(&facts, Outcome::Completed);
     let journal = facts.folder.journal();
-    let strategy = facts.lease.task.trajectory_strategy;
+    let options = BuildOptions {
+        strategy: facts.lease.task.trajectory_strategy,
+        train_roles: facts.lease.task.train_roles.clone(),
+    };
     let rebuilt = match journal.exists() {
-        true => rebuild(&journal, strategy, facts.grade.reward).map(Some),
+        true => rebuild(&journal, options, facts.grade.reward).map(Some),
         false => Ok(None),
     };
     let (calls, last_call, trouble) = match &rebuilt {
@@ -129,6 +133,7 @@ fn build_report(facts: Facts) -> SessionReport {
             report.traces = count(rebuilt.trajectory.traces.len());
             report.tokens.clone_from(&rebuilt.trajectory.tokens);
             report.forks.clone_from(&rebuilt.trajectory.forks);
+            report.roles.clone_from(&rebuilt.trajectory.roles);
             let trouble = keep_trajectory(&facts.folder, rebuilt)
                 .map_err(|error| format!("the trajectory could not be written: {error}"))
                 .and_then(|()| check_promises(rebuilt));
@@ -171,6 +176,7 @@ fn bare_report(facts: &Facts, outcome: Outcome) -> SessionReport {
         traces: 0,
         tokens: polar_types::TokenCounts::default(),
         forks: std::collections::BTreeMap::default(),
+        roles: Default::default(),
         times: facts.times.clone(),
         artifacts: Vec::new(),
     }

@@ -19,7 +19,11 @@
 //! | harness did not get the reply to its end | counted `undelivered` |
 //! | … but a later prompt continues exactly what was sampled | trained: the harness evidently had it |
 //! | no ids of prompt or reply | counted `ids_missing` |
+//! | its role is not one of those trained | counted `side_call` |
 //! | any other | trained, except positions without a finite logprob: `logprob_missing` |
+//!
+//! A trace holds calls of one role only: what a harness asks on the side is never between the
+//! agent's own tokens. [`CallRole`] says which there are and the module `roles` how they are told.
 //!
 //! The list of logprobs counts as missing where it is not as long as the ids, because then
 //! it is unknown which belongs to which.
@@ -27,6 +31,7 @@
 mod cause;
 mod lineage;
 mod messages;
+mod roles;
 mod summary;
 mod trace;
 mod verify;
@@ -37,9 +42,10 @@ use cause::Causes;
 use lineage::{Fate, Lineages};
 use polar_record::RecordedSession;
 use polar_types::{
-    CallSummary, ForkCause, ForkPoint, TokenCounts, Trace, Trajectory, TrajectoryStrategy,
-    UntrainedReason,
+    CallOrigin, CallRole, CallSummary, ForkCause, ForkPoint, RoleCounts, TokenCounts, Trace,
+    Trajectory, TrajectoryStrategy, UntrainedReason,
 };
+use std::collections::BTreeMap;
 
 /// What was built from a session.
 #[derive(Debug, Clone, PartialEq)]
@@ -50,20 +56,39 @@ pub struct Built {
     pub calls: Vec<CallSummary>,
 }
 
+/// How traces are built.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BuildOptions {
+    /// How calls become traces.
+    pub strategy: TrajectoryStrategy,
+    /// Roles of calls whose tokens are trained.
+    pub train_roles: Vec<CallRole>,
+}
+
+impl From<TrajectoryStrategy> for BuildOptions {
+    /// Trains the roles that are trained by default.
+    fn from(strategy: TrajectoryStrategy) -> Self {
+        Self { strategy, train_roles: CallRole::trained_by_default() }
+    }
+}
+
 /// Builds the traces of a session. `reward` is copied to every trace.
 ///
 /// Grows with the tokens of the result: a conversation that is only ever extended takes
 /// time and memory in proportion to its tokens, however many calls it has.
 pub fn build(
     session: &RecordedSession,
-    strategy: TrajectoryStrategy,
+    options: impl Into<BuildOptions>,
     reward: Option<f64>,
 ) -> Built {
-    let lineages = Lineages::of(session);
+    let options = options.into();
+    let origins = roles::origins(session);
+    let lineages = Lineages::of(session, &origins, &options.train_roles);
     let mut builder = Builder {
         session,
         lineages: &lineages,
-        strategy,
+        options,
+        origins,
         causes: Causes::new(session, &lineages),
         traces: Vec::new(),
         trace_of: vec![None; session.calls().len()],
@@ -78,7 +103,8 @@ pub fn build(
 struct Builder<'a> {
     session: &'a RecordedSession,
     lineages: &'a Lineages,
-    strategy: TrajectoryStrategy,
+    options: BuildOptions,
+    origins: Vec<CallOrigin>,
     causes: Causes<'a>,
     traces: Vec<Growing>,
     /// Which trace a call is in.
@@ -108,7 +134,7 @@ impl Builder<'_> {
 
     /// Puts a call behind the one it continues, or at the front of a new trace.
     fn place(&mut self, index: u32) {
-        let parent = match self.strategy {
+        let parent = match self.options.strategy {
             TrajectoryStrategy::PrefixMerging => self.lineages.parent(index),
             TrajectoryStrategy::PerRequest => None,
         };
@@ -131,7 +157,7 @@ impl Builder<'_> {
     }
 
     fn fork(&mut self, index: u32, parent: Option<u32>) -> u32 {
-        let cause = match self.strategy {
+        let cause = match self.options.strategy {
             TrajectoryStrategy::PrefixMerging => self.causes.cause(index),
             TrajectoryStrategy::PerRequest => ForkCause::PerRequest,
         };
@@ -142,14 +168,26 @@ impl Builder<'_> {
         };
         let parent_trace = from.and_then(|call| self.trace_of[call as usize]);
         let number = self.traces.len() as u32;
-        let trace = trace::start(self.session, index, fork, parent_trace);
+        let role = self.origins[index as usize].role;
+        let trace = trace::start(self.session, index, role, fork, parent_trace);
         self.traces.push(Growing { trace, last: index });
         number
     }
 
+    fn roles(&self) -> BTreeMap<CallRole, RoleCounts> {
+        let mut roles = BTreeMap::<_, RoleCounts>::new();
+        for (origin, call) in self.origins.iter().zip(self.session.calls()) {
+            let counts = roles.entry(origin.role).or_default();
+            counts.calls += 1;
+            counts.sampled += call.sampled_tokens();
+        }
+        roles
+    }
+
     fn finish(self, reward: Option<f64>) -> Built {
         let header = &self.session.header;
-        let calls = summary::summaries(self.session, &self.trace_of, |number| {
+        let roles = self.roles();
+        let calls = summary::summaries(self.session, &self.origins, &self.trace_of, |number| {
             let trace = &self.traces[number as usize].trace;
             (trace.calls.first(), &trace.lineage.fork)
         });
@@ -157,11 +195,13 @@ impl Builder<'_> {
             session_id: header.session_id.clone(),
             task_id: header.task_id.clone(),
             group_id: header.group_id.clone(),
-            strategy: self.strategy,
+            strategy: self.options.strategy,
             reward,
             traces: self.traces.into_iter().map(|growing| growing.trace).collect(),
             tokens: self.tokens,
             forks: Default::default(),
+            train_roles: self.options.train_roles,
+            roles,
         };
         let responses = trajectory.traces.iter().map(|trace| trace.response_ids.len() as u64);
         let holes = trajectory.tokens.untrained.get(&UntrainedReason::LogprobMissing);

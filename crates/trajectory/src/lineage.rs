@@ -2,7 +2,7 @@
 
 use crate::messages;
 use polar_record::{Position, PrefixTree, RecordedCall, RecordedSession};
-use polar_types::UntrainedReason;
+use polar_types::{CallOrigin, CallRole, UntrainedReason};
 use serde_json::Value;
 use std::collections::HashMap;
 
@@ -25,10 +25,22 @@ pub(crate) struct Lineages {
 }
 
 impl Lineages {
-    pub(crate) fn of(session: &RecordedSession) -> Self {
+    pub(crate) fn of(
+        session: &RecordedSession,
+        origins: &[CallOrigin],
+        train_roles: &[CallRole],
+    ) -> Self {
         let mut fates: Vec<Fate> = session.calls().iter().map(fate_alone).collect();
         rescue_continued(session, &mut fates);
-        let parents = parents(session, &fates);
+        for ((fate, origin), call) in fates.iter_mut().zip(origins).zip(session.calls()) {
+            if *fate == Fate::Trained && !train_roles.contains(&origin.role) {
+                *fate = match fate_alone(call) {
+                    Fate::Trained => Fate::Untrained(UntrainedReason::SideCall),
+                    other => other,
+                };
+            }
+        }
+        let parents = parents(session, origins, &fates);
         Self { fates, parents }
     }
 
@@ -80,13 +92,16 @@ fn rescue_continued(session: &RecordedSession, fates: &mut [Fate]) {
     }
 }
 
-fn parents(session: &RecordedSession, fates: &[Fate]) -> Vec<Option<u32>> {
+/// A side call often goes on from the agent's own conversation, or from another side call. It
+/// stands apart nevertheless, so that a trace is of one role.
+fn parents(session: &RecordedSession, origins: &[CallOrigin], fates: &[Fate]) -> Vec<Option<u32>> {
     let tree = session.tokens();
     let pictures = Pictures::of(session);
-    let mut ends = SequenceEnds::default();
+    let mut ends_of = HashMap::<CallRole, SequenceEnds>::new();
     let mut is_continued = vec![false; fates.len()];
     let mut parents = Vec::with_capacity(fates.len());
     for (index, call) in session.calls().iter().enumerate() {
+        let ends = ends_of.entry(origins[index].role).or_default();
         let parent = call.prompt_end().and_then(|prompt| {
             // Of several calls that sampled the same behind the same prompt, each can be
             // continued once without a fork.

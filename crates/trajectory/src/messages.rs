@@ -43,7 +43,17 @@ pub(crate) fn role(message: &Value) -> &str {
 
 /// Whether a message belongs to the fixed front of a prompt and not to the conversation.
 pub(crate) fn is_header(message: &Value) -> bool {
-    matches!(role(message), "system" | "developer")
+    is_header_role(role(message))
+}
+
+/// Whether messages of a role belong there.
+pub(crate) fn is_header_role(role: &str) -> bool {
+    matches!(role, "system" | "developer")
+}
+
+/// The text of a message, its parts joined.
+pub(crate) fn text(message: &Value) -> String {
+    content(message).0
 }
 
 /// The reasoning of a reply, empty when it has none.

@@ -1,18 +1,20 @@
 //! Calls as lists of them show.
 
 use polar_record::RecordedSession;
-use polar_types::{CallId, CallSummary, ForkPoint};
+use polar_types::{CallId, CallOrigin, CallSummary, ForkPoint};
 
-/// All calls of a session. `trace_of` gives the trace of each; `front` the first call of a
+/// All calls of a session. `origins` says who made each, `trace_of`
+/// which trace it went to; `front` the first call of a
 /// trace and why it is a trace of its own.
 pub(crate) fn summaries<'a>(
     session: &RecordedSession,
+    origins: &[CallOrigin],
     trace_of: &[Option<u32>],
     front: impl Fn(u32) -> (Option<&'a CallId>, &'a ForkPoint),
 ) -> Vec<CallSummary> {
-    let calls = session.calls().iter().zip(trace_of);
+    let calls = session.calls().iter().zip(origins).zip(trace_of);
     calls
-        .map(|(call, trace)| {
+        .map(|((call, origin), trace)| {
             let meta = &call.meta;
             let fork = trace.and_then(|number| {
                 let (first, fork) = front(number);
@@ -21,6 +23,7 @@ pub(crate) fn summaries<'a>(
             CallSummary {
                 call_id: meta.call_id.clone(),
                 dialect: meta.dialect.clone(),
+                origin: Some(origin.clone()),
                 started_at: rfc3339(meta.started_at_ms),
                 seconds: meta.duration_ms as f64 / 1000.0,
                 prompt_tokens: call

@@ -2,7 +2,7 @@
 
 use polar_record::{RecordedCall, RecordedSession};
 use polar_types::{
-    ForkPoint, LineageInfo, LineageRole, TokenCounts, Trace, UntrainedReason, WeightSpan,
+    CallRole, ForkPoint, LineageInfo, TokenCounts, Trace, UntrainedReason, WeightSpan,
 };
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
@@ -11,6 +11,7 @@ use std::collections::BTreeSet;
 pub(crate) fn start(
     session: &RecordedSession,
     call: u32,
+    role: CallRole,
     fork: ForkPoint,
     parent: Option<u32>,
 ) -> Trace {
@@ -27,7 +28,7 @@ pub(crate) fn start(
         finish_reason: None,
         reward: None,
         weight_versions: Vec::new(),
-        lineage: LineageInfo { role: LineageRole::Main, parent, fork },
+        lineage: LineageInfo { role, parent, fork },
         calls: Vec::new(),
         rollout_id: header.session_id.clone(),
         group_id: header.group_id.clone(),

@@ -3,8 +3,9 @@
 //! Independent of the builder on purpose: it shares no code with what decides lineages and
 //! lays out traces, so that a mistake there shows here.
 
+use crate::roles;
 use polar_record::{RecordedCall, RecordedSession};
-use polar_types::{CallId, Trace, Trajectory, UntrainedReason};
+use polar_types::{CallId, CallRole, Trace, Trajectory, UntrainedReason};
 use serde_json::Value;
 use std::collections::HashMap;
 use std::ops::Range;
@@ -82,6 +83,14 @@ pub enum Violation {
         /// Whether it is in a trace.
         is_trained: bool,
     },
+    /// A trace holds calls of another role than it says.
+    #[error("trace {trace}: call {call} has another role than the trace")]
+    Role {
+        /// Index of the trace.
+        trace: usize,
+        /// The call.
+        call: CallId,
+    },
     /// The counts do not add up to what the journal and the traces hold.
     #[error("tokens do not add up: {what} is counted as {counted} and found to be {found}")]
     Counts {
@@ -102,12 +111,14 @@ pub enum Violation {
 
 /// Checks that `trajectory` keeps its promises towards the records: every sampled token
 /// trained once or counted, every context the engine's, every number the engine's own.
+/// Who made which call is taken as told.
 ///
 /// Takes time and memory in proportion to the tokens of the traces.
 pub fn verify(trajectory: &Trajectory, session: &RecordedSession) -> Result<(), Violation> {
     let calls = session.calls();
     let mut check = Check {
         session,
+        roles: roles::origins(session).into_iter().map(|origin| origin.role).collect(),
         index: calls.iter().zip(0..).map(|(call, at)| (&call.meta.call_id, at)).collect(),
         trained: vec![None; calls.len()],
         has_lists: session.values().any(|text| text.contains(r#""content":["#)),
@@ -119,12 +130,13 @@ pub fn verify(trajectory: &Trajectory, session: &RecordedSession) -> Result<(), 
             return Err(Violation::Siblings { trace: number });
         }
     }
-    let untrained = check.selection()?;
+    let untrained = check.selection(&trajectory.train_roles)?;
     counts(trajectory, calls, &check.trained, untrained)
 }
 
 struct Check<'a> {
     session: &'a RecordedSession,
+    roles: Vec<CallRole>,
     index: HashMap<&'a CallId, usize>,
     /// How many tokens of each call have mask 1; absent when it is in no trace.
     trained: Vec<Option<u64>>,
@@ -144,6 +156,9 @@ impl<'a> Check<'a> {
         for call in &trace.calls {
             let unknown = || Violation::UnknownCall { trace: number, call: call.clone() };
             let index = *self.index.get(call).ok_or_else(unknown)?;
+            if self.roles[index] != trace.lineage.role {
+                return Err(Violation::Role { trace: number, call: call.clone() });
+            }
             let call = &self.session.calls()[index];
             let place = self.place(number, trace, &whole, before, call)?;
             was_sampled[place.clone()].fill(true);
@@ -232,7 +247,10 @@ impl<'a> Check<'a> {
 
     /// Checks that each call is in a trace exactly if nothing speaks against it, and gives
     /// the tokens of those that are in none, by reason.
-    fn selection(&self) -> Result<HashMap<UntrainedReason, u64>, Violation> {
+    fn selection(
+        &self,
+        train_roles: &[CallRole],
+    ) -> Result<HashMap<UntrainedReason, u64>, Violation> {
         let mut untrained = HashMap::new();
         for (index, call) in self.session.calls().iter().enumerate() {
             let is_trained = self.trained[index].is_some();
@@ -246,6 +264,8 @@ impl<'a> Check<'a> {
             } else {
                 call.sequence_end().is_none().then_some(UntrainedReason::IdsMissing)
             };
+            let is_side = !train_roles.contains(&self.roles[index]);
+            let reason = reason.or_else(|| is_side.then_some(UntrainedReason::SideCall));
             if is_trained != (reason.is_none() && call.sampled_tokens() > 0) {
                 let call = call.meta.call_id.clone();
                 return Err(Violation::Selection { call, is_trained });

@@ -212,14 +212,16 @@ proptest! {
             let all = placed.len();
             placed.dedup();
             prop_assert_eq!(placed.len(), all, "a call is in two traces");
-            for (record, delivered) in &history {
+            for ((record, delivered), summary) in history.iter().zip(&built.calls) {
+                let role = summary.origin.as_ref().map(|origin| origin.role);
+                let is_agents = role.is_some_and(|role| trajectory.train_roles.contains(&role));
                 let was_seen = delivered.unwrap_or(record.meta.finish_reason != "cancelled");
                 let is_whole = !["abort", "error"].contains(&record.meta.finish_reason.as_str());
                 let has_ids = record.prompt_ids.is_some() && record.sampled_ids.is_some();
                 let is_placed = placed.binary_search(&&record.meta.call_id).is_ok();
-                let must_be = was_seen && is_whole && has_ids && sampled(record) > 0;
+                let must_be = was_seen && is_whole && has_ids && is_agents && sampled(record) > 0;
                 prop_assert!(is_placed || !must_be, "{} is dropped", record.meta.call_id);
-                prop_assert!(!is_placed || (is_whole && has_ids), "{} is trained", record.meta.call_id);
+                prop_assert!(!is_placed || (is_whole && has_ids && is_agents), "{} is trained", record.meta.call_id);
             }
             let holes = tokens.untrained.get(&UntrainedReason::LogprobMissing).copied().unwrap_or(0);
             let responses: usize = trajectory.traces.iter().map(|trace| trace.response_ids.len()).sum();

@@ -8,6 +8,7 @@ pub mod event;
 pub mod history;
 pub mod id;
 pub mod node;
+pub mod role;
 pub mod sampling;
 pub mod session;
 pub mod task;
@@ -22,6 +23,10 @@ pub use node::{
     ReleaseItem, ReleaseRequest, ReleaseResponse, RenewItem, RenewRequest, RenewResponse,
     ResultAck, Slots,
 };
+pub use role::{
+    CallOrigin, CallRole, Confidence, HarnessRules, NormaliseRule, ParentLink, PromptPart,
+    RoleCondition, RoleCounts, RoleRule,
+};
 pub use sampling::SamplingPins;
 pub use session::{
     Artifact, AttemptInfo, CallbackState, CallbackStatus, Outcome, SessionInfo, SessionList,
@@ -33,6 +38,6 @@ pub use task::{
     TrajectoryStrategy,
 };
 pub use trace::{
-    CallSummary, ForkCause, ForkPoint, LineageInfo, LineageRole, TokenCounts, Trace, Trajectory,
+    CallSummary, ForkCause, ForkPoint, LineageInfo, TokenCounts, Trace, Trajectory,
     UntrainedReason, WeightSpan,
 };

@@ -1,6 +1,9 @@
 //! A session: one run of one task, and what became of it.
 
-use crate::{Epoch, ErrorClass, ForkCause, GroupId, NodeId, SessionId, Side, TaskId, TokenCounts};
+use crate::{
+    CallRole, Epoch, ErrorClass, ForkCause, GroupId, NodeId, RoleCounts, SessionId, Side, TaskId,
+    TokenCounts,
+};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -191,6 +194,9 @@ pub struct SessionReport {
     /// How many traces there are by cause; the first one counts as `new_lineage`.
     #[serde(default)]
     pub forks: BTreeMap<ForkCause, u32>,
+    /// Calls by role, trained or not.
+    #[serde(default)]
+    pub roles: BTreeMap<CallRole, RoleCounts>,
     /// Seconds per stage.
     pub times: StageTimes,
     /// Files uploaded beforehand.

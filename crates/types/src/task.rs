@@ -13,7 +13,7 @@ pub use spec::{
     RuntimeKind, RuntimeSpec, TrajectoryStrategy,
 };
 
-use crate::{CallbackState, FieldProblem, GroupId, HistoryPolicy, SamplingPins, TaskId};
+use crate::{CallRole, CallbackState, FieldProblem, GroupId, HistoryPolicy, SamplingPins, TaskId};
 use serde::{Deserialize, Serialize, de};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -43,6 +43,9 @@ pub struct TaskRequest {
     /// How calls become traces: a name (`"prefix_merging"`) or an object.
     #[serde(default)]
     pub trajectory_strategy: TrajectoryStrategy,
+    /// Roles of calls whose tokens are trained. Calls of other roles are kept and counted.
+    #[serde(default = "CallRole::trained_by_default")]
+    pub train_roles: Vec<CallRole>,
     /// Sessions run for this task.
     #[serde(default = "one", deserialize_with = "counted")]
     pub num_samples: u32,
@@ -145,6 +148,13 @@ impl TaskRequest {
                 "8",
             ));
         }
+        if self.train_roles.is_empty() {
+            problems.push(FieldProblem::new(
+                "train_roles",
+                "names no role, so that nothing would be trained",
+                r#"["main", "sub_agent"]"#,
+            ));
+        }
         if self.max_attempts == 0 || self.max_attempts > 100 {
             problems.push(FieldProblem::new(
                 "max_attempts",
@@ -171,6 +181,7 @@ impl TaskRequest {
             runtime,
             evaluator: self.evaluator,
             trajectory_strategy: self.trajectory_strategy,
+            train_roles: self.train_roles,
             num_samples: self.num_samples,
             sampling: self.sampling,
             history: self.history,
@@ -200,6 +211,9 @@ pub struct TaskSpec {
     pub evaluator: EvaluatorSpec,
     /// How calls become traces.
     pub trajectory_strategy: TrajectoryStrategy,
+    /// Roles of calls whose tokens are trained.
+    #[serde(default = "CallRole::trained_by_default")]
+    pub train_roles: Vec<CallRole>,
     /// Sessions run for this task.
     pub num_samples: u32,
     /// Sampling parameters that replace the harness's own.

@@ -1,6 +1,8 @@
 //! Training data: traces, and where every sampled token went.
 
-use crate::{CallId, GroupId, SessionId, TaskId, TrajectoryStrategy};
+use crate::{
+    CallId, CallOrigin, CallRole, GroupId, RoleCounts, SessionId, TaskId, TrajectoryStrategy,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -29,7 +31,7 @@ pub enum UntrainedReason {
     LogprobMissing,
     /// The engine ended the reply with an error or an abort.
     EngineAborted,
-    /// A call of the harness that is not the agent's work: title, summary, probe.
+    /// The call has a role that the task does not train: title, summary, probe.
     SideCall,
 }
 
@@ -121,26 +123,11 @@ pub struct ForkPoint {
     pub found: Option<u32>,
 }
 
-/// Who made the calls of a lineage.
-#[derive(
-    Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema,
-)]
-#[serde(rename_all = "snake_case")]
-pub enum LineageRole {
-    /// The agent's own line of work.
-    #[default]
-    Main,
-    /// An agent started by the agent.
-    SubAgent,
-    /// A helper request: title, summary, probe.
-    Side,
-}
-
 /// Where a trace comes from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct LineageInfo {
-    /// Who made its calls.
-    pub role: LineageRole,
+    /// Who made its calls; the same for all of them.
+    pub role: CallRole,
     /// Index of the trace it forked from, when it shares tokens with one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<u32>,
@@ -227,6 +214,12 @@ pub struct Trajectory {
     pub tokens: TokenCounts,
     /// How many traces there are by cause; the first one counts as `new_lineage`.
     pub forks: BTreeMap<ForkCause, u32>,
+    /// Roles whose calls are trained; tokens of others are counted as `side_call`.
+    #[serde(default = "CallRole::trained_by_default")]
+    pub train_roles: Vec<CallRole>,
+    /// Calls by role, trained or not.
+    #[serde(default)]
+    pub roles: BTreeMap<CallRole, RoleCounts>,
 }
 
 /// One call as `GET /api/sessions/{id}/calls` shows it: everything but the ids.
@@ -234,8 +227,11 @@ pub struct Trajectory {
 pub struct CallSummary {
     /// Which call.
     pub call_id: CallId,
-    /// Dialect the harness spoke: `chat`, `messages`.
+    /// Dialect the harness spoke: `chat`, `messages`, `responses`, `google`.
     pub dialect: String,
+    /// Who made it; absent in lists of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<CallOrigin>,
     /// When it came in (RFC 3339, UTC).
     pub started_at: String,
     /// Seconds until its last token.

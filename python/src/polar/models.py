@@ -46,6 +46,11 @@ class HarnessSpec(Model):
     settings: dict[str, Any] = {}
     """Values for the settings that the adapter declares."""
 
+    keep: list[str] = []
+    """Names of the adapter's normalisation rules that are not applied, so that the text they
+    would take out stays in the prompts.
+    """
+
 
 RuntimeKind = Union[Literal["local", "docker"], str]
 """What kind of isolation a session gets."""
@@ -172,6 +177,10 @@ TrajectoryStrategy = Union[Literal["per_request", "prefix_merging"], str]
 """How the calls of a session become traces."""
 
 
+CallRole = Union[Literal["main", "sub_agent", "title", "summary", "probe", "side"], str]
+"""What a call is to the agent's work."""
+
+
 class SamplingPins(Model):
     """Values that replace whatever the harness sends. `None` leaves the harness's own; where it
     sends none, temperature and `top_p` are 1 and all tokens are kept, whatever the engine's
@@ -256,6 +265,9 @@ class TaskRequest(Model):
 
     trajectory_strategy: Optional[TrajectoryStrategy] = None
     """How calls become traces: a name (`"prefix_merging"`) or an object."""
+
+    train_roles: list[CallRole] = []
+    """Roles of calls whose tokens are trained. Calls of other roles are kept and counted."""
 
     num_samples: Optional[int] = None
     """Sessions run for this task."""
@@ -495,6 +507,16 @@ ForkCause = Union[
 """Why a call starts a new trace instead of extending one."""
 
 
+class RoleCounts(Model):
+    """Calls of one role."""
+
+    calls: int
+    """How many."""
+
+    sampled: int
+    """Tokens sampled in them."""
+
+
 class StageTimes(Model):
     """Seconds each stage took."""
 
@@ -569,6 +591,9 @@ class SessionReport(Model):
 
     forks: dict[ForkCause, int] = {}
     """How many traces there are by cause; the first one counts as `new_lineage`."""
+
+    roles: dict[CallRole, RoleCounts] = {}
+    """Calls by role, trained or not."""
 
     artifacts: list[Artifact] = []
     """Files uploaded beforehand."""
@@ -654,10 +679,6 @@ class WeightSpan(Model):
     """The engine's version label; absent when it has none."""
 
 
-LineageRole = Union[Literal["main", "sub_agent", "side"], str]
-"""Who made the calls of a lineage."""
-
-
 CallId = str
 """One LLM request of a session with its reply."""
 
@@ -684,8 +705,8 @@ class ForkPoint(Model):
 class LineageInfo(Model):
     """Where a trace comes from."""
 
-    role: LineageRole
-    """Who made its calls."""
+    role: CallRole
+    """Who made its calls; the same for all of them."""
 
     fork: ForkPoint
     """Why it is a trace of its own."""
@@ -783,6 +804,39 @@ class Trajectory(Model):
     reward: Optional[float] = None
     """Reward of the rollout."""
 
+    train_roles: list[CallRole] = []
+    """Roles whose calls are trained; tokens of others are counted as `side_call`."""
+
+    roles: dict[CallRole, RoleCounts] = {}
+    """Calls by role, trained or not."""
+
+
+Confidence = Union[Literal["guessed", "likely", "certain"], str]
+"""How sure a role is."""
+
+
+class CallOrigin(Model):
+    """Who made a call, and how that is known."""
+
+    role: CallRole
+    """What it is to the agent's work."""
+
+    confidence: Confidence
+    """How sure that is."""
+
+    by: str
+    """What decided: a rule of the adapter by its name, or `continues`, `retry`,
+    `started_by_call`, `after_summary`, `no_tools`, `first`, `other_system`.
+    """
+
+    parent: Optional[CallId] = None
+    """The call it comes from: the one that started a sub-agent, the conversation that was summed
+    up, the summary that a new conversation goes on from.
+    """
+
+    retry_of: Optional[CallId] = None
+    """The latest earlier call that asked for exactly the same."""
+
 
 class CallSummary(Model):
     """One call as `GET /api/sessions/{id}/calls` shows it: everything but the ids."""
@@ -791,7 +845,7 @@ class CallSummary(Model):
     """Which call."""
 
     dialect: str
-    """Dialect the harness spoke: `chat`, `messages`."""
+    """Dialect the harness spoke: `chat`, `messages`, `responses`, `google`."""
 
     started_at: str
     """When it came in (RFC 3339, UTC)."""
@@ -810,6 +864,9 @@ class CallSummary(Model):
 
     reply: dict[str, Any]
     """Its reply, as an OpenAI chat message."""
+
+    origin: Optional[CallOrigin] = None
+    """Who made it; absent in lists of older versions."""
 
     delivered: Optional[bool] = None
     """Whether the harness got the whole reply; absent when the process died meanwhile."""
@@ -950,6 +1007,8 @@ __all__ = [
     "AttemptInfo",
     "Budgets",
     "CallId",
+    "CallOrigin",
+    "CallRole",
     "CallSummary",
     "Callback",
     "CallbackState",
@@ -957,6 +1016,7 @@ __all__ = [
     "Cancelled",
     "CommandEvaluator",
     "Completed",
+    "Confidence",
     "Encoding",
     "Epoch",
     "ErrorClass",
@@ -973,7 +1033,6 @@ __all__ = [
     "HarnessSpec",
     "HistoryPolicy",
     "LineageInfo",
-    "LineageRole",
     "Network",
     "NoEvaluator",
     "NodeId",
@@ -983,6 +1042,7 @@ __all__ = [
     "Outcome",
     "PrepareStep",
     "RewardSource",
+    "RoleCounts",
     "RuntimeKind",
     "RuntimeSpec",
     "SamplingPins",

@@ -74,6 +74,42 @@ async fn a_harness_that_hangs_up_cancels_the_engine_and_is_recorded_as_undeliver
     }
 }
 
+#[tokio::test]
+async fn what_the_rules_of_the_harness_look_at_is_written_down_and_nothing_else() {
+    let rules: HarnessRules = serde_json::from_value(json!({
+        "roles": [{"name": "sub", "role": "sub_agent", "when": {"headers": {"X-Agent": "."}},
+            "parent": {"header": "x-parent", "is": "x-thread"}}],
+        "normalise": [{"name": "billing", "description": "A line that changes.", "part": "user",
+            "pattern": "^cch=\\d+\n"}],
+    }))
+    .unwrap();
+    let rig = Rig::start().await;
+    let session =
+        rig.open_with("s", SamplingPins::default(), HistoryPolicy::default(), rules.clone());
+    for (index, (path, mut body)) in dialects(false).into_iter().enumerate() {
+        say(&mut body, format!("cch={index}\nhello"));
+        let request = rig.post(path, session.secret(), &body);
+        let request = request.header("x-agent", "a").header("x-thread", "t").header("x-other", "o");
+        let response = tokio::spawn(async move { request.send().await.unwrap() });
+        let call = within("call", rig.engine.next_call()).await;
+        // The engine sees what is written down.
+        let seen = polar_convo::chat_messages(&call.request.request);
+        assert_eq!(seen, [json!({"role": "user", "content": "hello"})], "{path}");
+        call.prompt(&[1, 2]);
+        call.text("x", &[3, 4]);
+        call.end(2, 2);
+        within("body", within("reply", response).await.unwrap().text()).await.unwrap();
+        let recorded = rig.recorded("s");
+        assert_eq!(recorded.header.rules, rules);
+        let call = &recorded.calls()[index];
+        let headers: Vec<_> = call.meta.headers.iter().collect();
+        assert_eq!(headers.len(), 2, "{headers:?}");
+        assert_eq!((&*call.meta.headers["x-agent"], &*call.meta.headers["x-thread"]), ("a", "t"));
+        assert_eq!(call.meta.extra["normalised"], json!({"billing": 1}), "{path}");
+        assert_eq!(recorded.messages(call, 0), seen, "{path}");
+    }
+}
+
 /// Reads the journal until it holds `count` calls with their delivery marks.
 async fn recorded_calls(rig: &Rig, count: usize) -> RecordedSession {
     loop {

@@ -80,7 +80,8 @@ async fn promise_2_a_turn_is_known_again_in_any_dialect_and_the_record_says_so()
 #[tokio::test]
 async fn a_session_may_leave_what_its_harness_drops_as_it_is() {
     let rig = Rig::start().await;
-    let session = rig.open_with("s", SamplingPins::default(), HistoryPolicy::AsSent);
+    let session =
+        rig.open_with("s", SamplingPins::default(), HistoryPolicy::AsSent, HarnessRules::default());
     let path = "/v1/chat/completions";
     calls_a_tool(&rig, path, session.secret(), &chat(false)).await;
     let asked = calls_a_tool(&rig, path, session.secret(), &kept(path, "{\"n\":1}")).await;

@@ -14,7 +14,7 @@ use hand_engine::{HandEngine, HandedCall};
 use polar_engine::Engine;
 use polar_gateway::{Gateway, GatewayConfig, SessionHandle, SessionOptions};
 use polar_record::{RecordedSession, SessionHeader};
-use polar_types::{HistoryPolicy, SamplingPins};
+use polar_types::{HarnessRules, HistoryPolicy, SamplingPins};
 use serde_json::{Value, json};
 use std::future::Future;
 use std::path::PathBuf;
@@ -83,7 +83,7 @@ impl Rig {
     }
 
     fn open_pinned(&self, name: &str, sampling: SamplingPins) -> SessionHandle {
-        self.open_with(name, sampling, HistoryPolicy::default())
+        self.open_with(name, sampling, HistoryPolicy::default(), HarnessRules::default())
     }
 
     fn open_with(
@@ -91,6 +91,7 @@ impl Rig {
         name: &str,
         sampling: SamplingPins,
         history: HistoryPolicy,
+        rules: HarnessRules,
     ) -> SessionHandle {
         let header = SessionHeader {
             session_id: name.parse().unwrap(),
@@ -100,6 +101,7 @@ impl Rig {
             epoch: 1,
             created_at_ms: 0,
             engine: Value::Null,
+            rules,
         };
         let journal = self.journal(name);
         self.gateway.open_session(SessionOptions { header, journal, sampling, history }).unwrap()

@@ -122,6 +122,7 @@ fn header() -> SessionHeader {
         epoch: 1,
         created_at_ms: 0,
         engine: Value::Null,
+        rules: Default::default(),
     }
 }
 

@@ -15,6 +15,7 @@ pub(crate) fn header() -> SessionHeader {
         epoch: 3,
         created_at_ms: 1_764_000_000_000,
         engine: json!({"name": "simulator"}),
+        rules: Default::default(),
     }
 }
 
@@ -46,6 +47,7 @@ pub(crate) fn call(prompt: &[u32], sampled: &[u32]) -> CallRecord {
             logprob_mode: "raw".to_owned(),
             extra: serde_json::Map::new(),
             error: None,
+            headers: Default::default(),
         },
         messages: vec![user(&format!("{prompt:?}"))],
         tools: None,

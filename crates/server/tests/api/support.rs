@@ -242,6 +242,7 @@ pub(crate) fn report_of(lease: &Lease, node: &str, outcome: Outcome) -> SessionR
         traces: 1,
         tokens: TokenCounts::default(),
         forks: BTreeMap::new(),
+        roles: Default::default(),
         times: StageTimes::default(),
         artifacts: Vec::new(),
     }

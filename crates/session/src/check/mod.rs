@@ -14,9 +14,9 @@ use polar_engine::Engine;
 use polar_gateway::{Gateway, GatewayConfig, serve_tcp, serve_unix};
 use polar_sandbox::SandboxProvider;
 use polar_types::{
-    Budgets, Epoch, EvaluatorSpec, GroupId, HarnessSpec, HistoryPolicy, Known, Lease, RewardSource,
-    RuntimeKind, RuntimeSpec, SamplingPins, SessionId, SessionReport, Slots, TaskRequest, TaskSpec,
-    TrajectoryStrategy,
+    Budgets, CallRole, Epoch, EvaluatorSpec, GroupId, HarnessSpec, HistoryPolicy, Known, Lease,
+    RewardSource, RuntimeKind, RuntimeSpec, SamplingPins, SessionId, SessionReport, Slots,
+    TaskRequest, TaskSpec, TrajectoryStrategy,
 };
 use std::io;
 use std::path::{Path, PathBuf};
@@ -188,6 +188,7 @@ fn task(options: &CheckOptions) -> Result<TaskSpec, CheckError> {
             reward: RewardSource::ExitCode,
         },
         trajectory_strategy: TrajectoryStrategy::PrefixMerging,
+        train_roles: CallRole::trained_by_default(),
         num_samples: 1,
         sampling: SamplingPins::default(),
         history: HistoryPolicy::default(),

@@ -1,6 +1,7 @@
 //! The shape of an adapter file.
 
 use super::recipe::InstallRecipe;
+use polar_types::{HarnessRules, NormaliseRule, RoleRule};
 use serde::de::{self, MapAccess, Visitor, value::MapAccessDeserializer};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
@@ -44,6 +45,24 @@ pub struct HarnessAdapter {
     /// How to tell that it did its work.
     #[serde(default)]
     pub success: SuccessRule,
+    /// Tell who made a call, so that titles and summaries are not trained with the agent's work;
+    /// the first rule that fits decides. Calls that none fits are placed by their conversation.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub roles: Vec<RoleRule>,
+    /// Take text out of prompts that changes from call to call and means nothing to the model.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub normalise: Vec<NormaliseRule>,
+}
+
+impl HarnessAdapter {
+    /// The rules about its calls, without the normalisation that `keep` switches off.
+    pub fn rules(&self, keep: &[String]) -> HarnessRules {
+        let is_used = |rule: &&NormaliseRule| !keep.contains(&rule.name);
+        HarnessRules {
+            roles: self.roles.clone(),
+            normalise: self.normalise.iter().filter(is_used).cloned().collect(),
+        }
+    }
 }
 
 /// The API a harness speaks.

@@ -21,6 +21,18 @@ fn problem(key: &'static str, problem: impl Into<String>, mend: impl Into<String
     Problem { key, problem: problem.into(), mend: mend.into() }
 }
 
+/// Refuses what is no regular expression.
+fn pattern(key: &'static str, text: &str) -> Result<(), Problem> {
+    let Err(error) = regex::Regex::new(text) else { return Ok(()) };
+    let reason = error.to_string();
+    let reason = reason.lines().last().unwrap_or_default().trim();
+    Err(problem(
+        key,
+        format!("the pattern {text:?} is no regular expression: {reason}"),
+        "mend the pattern; backslashes need single quotes in YAML",
+    ))
+}
+
 impl HarnessAdapter {
     /// Checks values and templates. Every variable a template reads is looked up, so
     /// that a typing error shows here and not in the first session.
@@ -29,7 +41,9 @@ impl HarnessAdapter {
         self.check_install()?;
         self.check_settings()?;
         self.check_templates()?;
-        self.check_success()
+        self.check_success()?;
+        self.check_roles()?;
+        self.check_normalisation()
     }
 
     fn check_names(&self) -> Result<(), Problem> {
@@ -184,18 +198,36 @@ impl HarnessAdapter {
                 "list at least one, usually [0]",
             ));
         }
-        for failure in &self.success.failures {
-            if let Err(error) = regex::Regex::new(&failure.pattern) {
-                let reason = error.to_string();
-                let reason = reason.lines().last().unwrap_or_default().trim();
+        self.success.failures.iter().try_for_each(|failure| pattern("success", &failure.pattern))
+    }
+
+    fn check_roles(&self) -> Result<(), Problem> {
+        for rule in &self.roles {
+            if rule.when.is_empty() {
                 return Err(problem(
-                    "success",
-                    format!("the pattern {:?} is no regular expression: {reason}", failure.pattern),
-                    "mend the pattern; backslashes need single quotes in YAML",
+                    "roles",
+                    format!("the rule {:?} has an empty `when`, which every call fits", rule.name),
+                    "say by what such calls are told, for example `headers` or `system`",
                 ));
             }
+            rule.when.patterns().try_for_each(|(_, text)| pattern("roles", text))?;
         }
         Ok(())
+    }
+
+    fn check_normalisation(&self) -> Result<(), Problem> {
+        self.normalise.iter().try_for_each(|rule| pattern("normalise", &rule.pattern))
+    }
+
+    /// What is wrong with a task's names of rules to leave out, and what to write.
+    pub(super) fn refuses_keeping(&self, keep: &[String]) -> Option<(String, String)> {
+        let rules: Vec<_> = self.normalise.iter().map(|rule| rule.name.as_str()).collect();
+        let unknown = keep.iter().find(|name| !rules.contains(&name.as_str()))?;
+        let mend = match rules.is_empty() {
+            true => format!("{} has none; leave `keep` out", self.name),
+            false => format!("use one of {}", rules.join(", ")),
+        };
+        Some((format!("no normalisation rule is called {unknown:?}"), mend))
     }
 
     /// Checks what a task sets against what the adapter declares, and fills in defaults.
@@ -233,7 +265,10 @@ impl HarnessAdapter {
             let field = format!("harness.settings.{name}");
             Some(FieldProblem::new(field, format!("{problem}; {mend}"), example))
         });
-        refused.collect()
+        let kept = adapter.refuses_keeping(&spec.keep).map(|(problem, mend)| {
+            FieldProblem::new("harness.keep", format!("{problem}; {mend}"), "[]")
+        });
+        refused.chain(kept).collect()
     }
 
     /// What is wrong with one setting, and what to do about it.

@@ -86,6 +86,7 @@ pub(crate) fn report(lease: &Lease, outcome: Outcome) -> SessionReport {
         traces: 1,
         tokens: TokenCounts::default(),
         forks: BTreeMap::new(),
+        roles: Default::default(),
         times: StageTimes::default(),
         artifacts: Vec::new(),
     }

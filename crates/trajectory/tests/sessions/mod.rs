@@ -16,6 +16,7 @@ pub(crate) fn header() -> SessionHeader {
         epoch: 0,
         created_at_ms: 1_764_000_000_000,
         engine: json!({"name": "simulator"}),
+        rules: Default::default(),
     }
 }
 
@@ -56,6 +57,7 @@ pub(crate) fn call(
             logprob_mode: "raw".to_owned(),
             extra: serde_json::Map::new(),
             error: None,
+            headers: Default::default(),
         },
         messages: messages.to_vec(),
         tools: None,

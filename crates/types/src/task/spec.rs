@@ -63,6 +63,10 @@ pub struct HarnessSpec {
     #[serde(default)]
     #[schema(value_type = Object)]
     pub settings: serde_json::Map<String, serde_json::Value>,
+    /// Names of the adapter's normalisation rules that are not applied, so that the text they
+    /// would take out stays in the prompts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub keep: Vec<String>,
 }
 
 short_form!(HarnessSpec, "a harness name such as \"pi\", or an object with `name`", |word| Ok(
@@ -79,6 +83,7 @@ impl HarnessSpec {
             command: None,
             env: BTreeMap::new(),
             settings: serde_json::Map::new(),
+            keep: Vec::new(),
         }
     }
 
