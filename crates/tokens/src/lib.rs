@@ -1,0 +1,7 @@
+//! What a model's tokens and text mean, apart from any engine.
+//!
+//! [`parse`] takes apart the text that a model wrote: reasoning, visible text and tool calls, in
+//! the format its family was trained on. Everything here is pure: no IO, no clock, no knowledge
+//! of who samples or who asks.
+
+pub mod parse;

@@ -1,0 +1,105 @@
+//! Finds marks in text that comes in pieces.
+
+/// What a piece of text holds, as far as it is certain.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    /// A mark begins at this byte; which of them it is.
+    Mark { at: usize, which: usize },
+    /// None of them before this byte; from there on the beginning of one may have come.
+    Nothing { certain: usize },
+}
+
+/// Looks for the first of `marks`. None of them may begin with another.
+pub(super) fn find(text: &str, marks: &[&str]) -> Found {
+    let first = marks
+        .iter()
+        .enumerate()
+        .filter_map(|(which, mark)| text.find(mark).map(|at| (at, which)))
+        .min();
+    match first {
+        Some((at, which)) => Found::Mark { at, which },
+        None => Found::Nothing { certain: text.len() - held_back(text, marks) },
+    }
+}
+
+/// Length of the longest end of `text` that is the beginning of a mark.
+fn held_back(text: &str, marks: &[&str]) -> usize {
+    let longest = marks.iter().map(|mark| mark.len()).max().unwrap_or(0).saturating_sub(1);
+    let from = text.len().saturating_sub(longest);
+    let starts = (from..text.len()).filter(|at| text.is_char_boundary(*at));
+    starts
+        .map(|at| &text[at..])
+        .find(|end| marks.iter().any(|mark| mark.starts_with(end)))
+        .map_or(0, str::len)
+}
+
+/// Whether `text` begins with `mark`; `None` while it is too short to tell.
+pub(super) fn begins(text: &str, mark: &str) -> Option<bool> {
+    match text.len() < mark.len() {
+        true if mark.starts_with(text) => None,
+        _ => Some(text.starts_with(mark)),
+    }
+}
+
+/// Text that was not used yet.
+#[derive(Default)]
+pub(super) struct Pending {
+    text: String,
+    /// What is before this byte was taken.
+    taken: usize,
+}
+
+impl Pending {
+    pub(super) fn push(&mut self, text: &str) {
+        // Moved rarely, so that taking character by character costs no more than the text.
+        if self.taken > self.text.len() / 2 {
+            self.text.drain(..self.taken);
+            self.taken = 0;
+        }
+        self.text.push_str(text);
+    }
+
+    pub(super) fn as_str(&self) -> &str {
+        &self.text[self.taken..]
+    }
+
+    /// Takes the first `bytes` out.
+    pub(super) fn take(&mut self, bytes: usize) -> &str {
+        let from = self.taken;
+        self.taken += bytes;
+        &self.text[from..self.taken]
+    }
+
+    /// Takes everything out.
+    pub(super) fn take_all(&mut self) -> &str {
+        self.take(self.text.len() - self.taken)
+    }
+
+    /// Takes the next character out.
+    pub(super) fn next_char(&mut self) -> Option<char> {
+        let next = self.as_str().chars().next()?;
+        self.taken += next.len_utf8();
+        Some(next)
+    }
+
+    /// Takes white space at the beginning out.
+    pub(super) fn skip_blank(&mut self) -> &str {
+        let text = self.as_str();
+        self.take(text.len() - text.trim_start().len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_mark_is_found_and_its_beginning_held_back() {
+        let marks = ["<a>", "<ab>"];
+        assert_eq!(find("x<ab><a>", &marks), Found::Mark { at: 1, which: 1 });
+        assert_eq!(find("x<a", &marks), Found::Nothing { certain: 1 });
+        assert_eq!(find("<<a", &marks), Found::Nothing { certain: 1 });
+        assert_eq!(find("é<", &["é<｜"]), Found::Nothing { certain: 0 });
+        assert_eq!(find("xé", &["<｜"]), Found::Nothing { certain: 3 });
+    }
+}
