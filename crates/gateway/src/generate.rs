@@ -172,8 +172,9 @@ async fn generate(
     if let Some(address) = address {
         address.complete(&mut request);
     }
-    lock(&session.turns).restore(&mut request, session.history);
+    // First, since a turn is known by what it answers.
     let normalised = session.normaliser.apply(&mut request);
+    lock(&session.turns).restore(&mut request, session.history);
     apply_pins(&mut request.sampling, &session.pins);
     request.sampling.say_defaults();
 

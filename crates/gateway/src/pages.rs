@@ -46,6 +46,7 @@ pub(crate) async fn count_tokens(
         }
     };
     // The prompt that a call with it would have.
+    session.normaliser.apply(&mut request);
     lock(&session.turns).restore(&mut request, session.history);
     let count =
         gateway.engine.count_tokens(&request).await.map_err(|error| engine_failure(&error))?;

@@ -89,6 +89,39 @@ async fn a_session_may_leave_what_its_harness_drops_as_it_is() {
     assert_eq!(asked[1]["tool_calls"][0]["function"]["arguments"], SAMPLED);
 }
 
+/// What is taken out of prompts is no part of what a turn answers.
+#[tokio::test]
+async fn a_turn_is_known_again_behind_text_that_changes_with_each_call() {
+    let rules = serde_json::from_value(json!({"normalise": [
+        {"name": "cch", "description": "A counter.", "part": "user", "pattern": "^cch=\\d+\n"}]}));
+    let rig = Rig::start().await;
+    let history = HistoryPolicy::default();
+    let session = rig.open_with("s", SamplingPins::default(), history, rules.unwrap());
+    let asks = |count: u32, more: &[Value]| {
+        let first = json!({"role": "user", "content": format!("cch={count}\nhello")});
+        json!({"model": "m", "messages": ([&[first], more].concat())})
+    };
+    let path = "/v1/chat/completions";
+    let (response, call) = rig.call(path, session.secret(), &asks(1, &[])).await;
+    call.prompt(&[1, 2]);
+    call.send(EngineEvent::Chunk {
+        events: vec![ReplyEvent::Reasoning("hm".to_owned()), ReplyEvent::Text("hi".to_owned())],
+        ids: vec![3, 4],
+        logprobs: vec![None, None],
+    });
+    call.end(2, 2);
+    within("reply", response).await.unwrap().text().await.unwrap();
+
+    let more = [
+        json!({"role": "assistant", "content": "hi"}),
+        json!({"role": "user", "content": "go on"}),
+    ];
+    let (_response, call) = rig.call(path, session.secret(), &asks(2, &more)).await;
+    let seen = chat_messages(&call.request.request);
+    assert_eq!(seen[0]["content"], "hello");
+    assert_eq!(seen[1]["reasoning_content"], "hm");
+}
+
 /// What one session said is unknown in another.
 #[tokio::test]
 async fn only_replies_of_the_own_session_are_known() {
