@@ -241,6 +241,20 @@ pub(crate) fn check_request(request: &Request) -> Result<(), DecodeError> {
     check_tool_choice(request)
 }
 
+/// A choice of tools in OpenAI's words.
+pub(crate) fn tool_choice_word(
+    value: &Node<'_>,
+    at: &Path<'_>,
+    mend: &str,
+) -> Result<ToolChoice, DecodeError> {
+    match value.as_str() {
+        Some("auto") => Ok(ToolChoice::Auto),
+        Some("none") => Ok(ToolChoice::None),
+        Some("required") => Ok(ToolChoice::Required),
+        _ => Err(at.error(format!("is {value}"), mend)),
+    }
+}
+
 /// Refuses a choice that nothing can be chosen by.
 pub(crate) fn check_tool_choice(request: &Request) -> Result<(), DecodeError> {
     let forced = match &request.tool_choice {
@@ -264,55 +278,6 @@ fn kind_of(value: &Node<'_>) -> &'static str {
         Node::Text(_) => "a string",
         Node::List(_) => "a list",
         Node::Object(_) => "an object",
-    }
-}
-
-/// What is left of a block's fields while it is read.
-pub(crate) struct BlockFields<'a, 'n> {
-    pub(crate) fields: Fields<'n>,
-    pub(crate) at: &'a Path<'a>,
-}
-
-impl<'n> BlockFields<'_, 'n> {
-    pub(crate) fn has(&self, name: &str) -> bool {
-        self.fields.iter().any(|(field, _)| field == name)
-    }
-
-    pub(crate) fn remove(&mut self, name: &str) -> Option<Node<'n>> {
-        let i = self.fields.iter().rposition(|(field, _)| field == name)?;
-        Some(self.fields.remove(i).1)
-    }
-
-    pub(crate) fn take(&mut self, name: &str) -> Result<Node<'n>, DecodeError> {
-        self.remove(name).ok_or_else(|| self.at.field(name).missing("send it with the block"))
-    }
-
-    pub(crate) fn string(&mut self, name: &str) -> Result<String, DecodeError> {
-        let value = self.take(name)?;
-        self.at.field(name).string(value)
-    }
-
-    pub(crate) fn optional_string(&mut self, name: &str) -> Result<Option<String>, DecodeError> {
-        match self.remove(name) {
-            None | Some(Node::Null) => Ok(None),
-            Some(value) => self.at.field(name).string(value).map(Some),
-        }
-    }
-
-    /// The block as JSON text.
-    pub(crate) fn as_text(&mut self, kind: &str, losses: &mut Losses) -> Block {
-        losses.note(LossKind::BlockAsText, self.at);
-        let mut whole = vec![("type".into(), Node::Text(kind.to_owned().into()))];
-        whole.append(&mut self.fields);
-        Block::Text(Node::Object(whole).to_string())
-    }
-
-    pub(crate) fn note_unread(self, losses: &mut Losses) {
-        for (name, value) in &self.fields {
-            if !value.is_null() {
-                losses.note(LossKind::UnknownFieldIgnored, &self.at.field(name));
-            }
-        }
     }
 }
 

@@ -12,9 +12,12 @@
 //! `models`; the modules at this level hold what all dialects share and dispatch to them.
 
 mod arguments;
+mod calls;
 mod chat;
+mod fields;
 mod google;
 mod messages;
+mod output_format;
 mod responses;
 
 pub mod decode;
@@ -28,6 +31,7 @@ pub mod request;
 pub mod stream;
 pub mod turn_memory;
 
+pub use chat::terms::ChatTerms;
 pub use decode::DecodeError;
 pub use engine_chat::{
     apply_pins, chat_messages, chat_tool_choice, chat_tools, encode_engine_chat, reply_message,
@@ -38,7 +42,9 @@ pub use loss::{Loss, LossKind};
 pub use messages::reply::UNPARSED_ARGUMENTS;
 pub use models::{ModelInfo, model_body, models_body, token_count_body};
 pub use normalise::{Normaliser, PatternError};
-pub use reply::{FinishReason, Reply, ReplyBlock, ReplyEnd, ReplyEvent, ReplyHead, Usage};
+pub use reply::{
+    FinishReason, Reply, ReplyBlock, ReplyEnd, ReplyEvent, ReplyHead, SampledToken, Usage,
+};
 pub use request::{
     Block, Dialect, ImageSource, Message, Request, Role, Sampling, Tool, ToolChoice,
 };

@@ -1,5 +1,6 @@
 //! What an engine answers, in one shape for all dialects.
 
+use crate::chat::terms::ChatTerms;
 use crate::google::terms::GoogleTerms;
 use crate::{Block, ResponsesTerms};
 use serde::{Deserialize, Serialize};
@@ -17,6 +18,8 @@ pub struct ReplyHead {
     pub created: i64,
     /// Prompt tokens, when the engine says so before the first token.
     pub prompt_tokens: Option<u64>,
+    /// What a Chat request says about the form of its reply.
+    pub chat: ChatTerms,
     /// What a Responses request says about the form of its reply.
     pub responses: Option<Arc<ResponsesTerms>>,
     /// What a request of Google's dialect says about the form of its reply.
@@ -114,10 +117,31 @@ pub struct ReplyEnd {
 }
 
 /// A whole reply: the fold of its events.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Reply {
     /// In order of appearance.
     pub blocks: Vec<ReplyBlock>,
+    /// Its tokens, for a client that wants to know their logprobs.
+    pub tokens: Vec<SampledToken>,
+}
+
+/// A token of a reply, as its engine gave it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SampledToken {
+    /// Its id.
+    pub id: u32,
+    /// How likely it was.
+    pub logprob: f32,
+}
+
+impl SampledToken {
+    /// The tokens of a step of a reply; those without a logprob are left out.
+    pub fn zip(ids: &[u32], logprobs: &[Option<f32>]) -> impl Iterator<Item = Self> {
+        let tokens = ids.iter().zip(logprobs);
+        tokens.filter_map(|(&id, &logprob)| {
+            logprob.filter(|logprob| logprob.is_finite()).map(|logprob| Self { id, logprob })
+        })
+    }
 }
 
 /// A piece of a whole reply.

@@ -1,6 +1,7 @@
 //! What a harness asks for, in one shape for all dialects.
 
 use crate::ResponsesTerms;
+use crate::chat::terms::ChatTerms;
 use crate::google::terms::GoogleTerms;
 use crate::loss::Loss;
 use crate::turn_memory::HistoryReport;
@@ -51,8 +52,8 @@ pub struct Request {
     pub sampling: Sampling,
     /// Whether the harness wants a stream.
     pub stream: bool,
-    /// Whether a Chat stream ends with a usage chunk.
-    pub include_usage: bool,
+    /// What a Chat request says about the form of its reply.
+    pub chat: ChatTerms,
     /// What a Responses request says about the form of its reply.
     pub responses: Option<Arc<ResponsesTerms>>,
     /// What a request of Google's dialect says about the form of its reply.
@@ -79,7 +80,7 @@ impl Request {
             tool_choice: None,
             sampling: Sampling::default(),
             stream: false,
-            include_usage: false,
+            chat: ChatTerms::default(),
             responses: None,
             google: GoogleTerms::default(),
             rest: Map::new(),

@@ -4,9 +4,11 @@ use crate::chat::reply::ChatStream;
 use crate::error::ApiError;
 use crate::google::reply::GoogleStream;
 use crate::messages::reply::MessagesStream;
-use crate::reply::{FinishReason, Reply, ReplyEnd, ReplyEvent, ReplyHead};
+use crate::reply::{
+    FinishReason, Reply, ReplyBlock, ReplyEnd, ReplyEvent, ReplyHead, SampledToken,
+};
 use crate::responses::reply::ResponsesStream;
-use crate::{Dialect, Request, chat, google, messages, responses};
+use crate::{Dialect, chat, google, messages, responses};
 use polar_types::ErrorClass;
 
 /// Writes one reply as a stream of the harness's dialect.
@@ -36,10 +38,10 @@ enum Phase {
 }
 
 impl StreamEncoder {
-    /// An encoder for the reply to `request`.
-    pub fn new(dialect: Dialect, head: ReplyHead, request: &Request) -> Self {
+    /// An encoder for a reply.
+    pub fn new(dialect: Dialect, head: ReplyHead) -> Self {
         let writer = match dialect {
-            Dialect::Chat => Writer::Chat(ChatStream::new(head, request.include_usage)),
+            Dialect::Chat => Writer::Chat(ChatStream::new(head)),
             Dialect::Messages => Writer::Messages(MessagesStream::new(head)),
             Dialect::Responses => Writer::Responses(ResponsesStream::new(head)),
             Dialect::Google => Writer::Google(GoogleStream::new(head)),
@@ -82,16 +84,31 @@ impl StreamEncoder {
         }
         self.start(out);
         let written = match &mut self.writer {
-            Writer::Chat(writer) => {
-                writer.event(event, out);
-                Ok(())
-            }
+            Writer::Chat(writer) => writer.event(event, out),
             Writer::Messages(writer) => writer.event(event, out),
             Writer::Responses(writer) => writer.event(event, out),
             Writer::Google(writer) => writer.event(event, out),
         };
         if let Err(error) = written {
             self.error(&error, out);
+        }
+    }
+
+    /// Tells the tokens of what was told last, to a client that wants to know their logprobs.
+    pub fn tokens(&mut self, ids: &[u32], logprobs: &[Option<f32>], out: &mut Vec<u8>) {
+        if self.phase == Phase::Closed {
+            return;
+        }
+        if let Writer::Chat(writer) = &self.writer
+            && writer.tells_logprobs()
+        {
+            let tokens: Vec<_> = SampledToken::zip(ids, logprobs).collect();
+            if !tokens.is_empty() {
+                self.start(out);
+                if let Writer::Chat(writer) = &self.writer {
+                    writer.tokens(&tokens, out);
+                }
+            }
         }
     }
 
@@ -168,6 +185,15 @@ impl ReplyEnd {
                  are updated; send the request again",
             )
         })
+    }
+}
+
+impl ReplyHead {
+    /// The error that stands for a reply which cannot be told in the form that was asked for. Ask
+    /// before [`unary_body`]; a stream finds out by itself.
+    pub fn untellable(&self, reply: &Reply) -> Option<ApiError> {
+        let calls = reply.blocks.iter().filter(|b| matches!(b, ReplyBlock::ToolCall { .. }));
+        (self.chat.functions && calls.count() > 1).then(chat::reply::second_call)
     }
 }
 

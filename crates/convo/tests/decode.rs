@@ -58,8 +58,8 @@ fn chat_refuses_what_it_would_answer_wrongly_and_names_the_field() {
             (json!({"messages": []}), "model", "name a model"),
             (chat(json!([])), "messages", "at least one message"),
             (with(ok.clone(), "n", json!(2)), "n", "one reply"),
-            (with(ok.clone(), "logprobs", json!(true)), "logprobs", "training record"),
-            (with(ok.clone(), "top_logprobs", json!(5)), "top_logprobs", "training record"),
+            (with(ok.clone(), "top_logprobs", json!(5)), "top_logprobs", "sampled tokens only"),
+            (with(ok.clone(), "prompt_logprobs", json!(1)), "prompt_logprobs", "sampled tokens"),
             (with(ok.clone(), "include_reasoning", json!(false)), "include_reasoning", "send true"),
             (with(ok.clone(), "n_predict", json!(9)), "n_predict", "send `max_tokens`"),
             (with(ok.clone(), "n_cmpl", json!(2)), "n_cmpl", "more samples"),
@@ -69,7 +69,34 @@ fn chat_refuses_what_it_would_answer_wrongly_and_names_the_field() {
                 "post_sampling_probs",
                 "send false",
             ),
-            (with(ok.clone(), "functions", json!([])), "functions", "`tools`"),
+            (
+                with(with(ok.clone(), "functions", json!([])), "tool_choice", json!("auto")),
+                "tool_choice",
+                "beside `functions`",
+            ),
+            (
+                with(
+                    with(ok.clone(), "functions", json!([{"name": "f"}])),
+                    "parallel_tool_calls",
+                    json!(true),
+                ),
+                "parallel_tool_calls",
+                "`tools`",
+            ),
+            (with(ok.clone(), "function_call", json!({"name": "f"})), "tool_choice", "not offered"),
+            (
+                message(json!({"role": "function", "name": "f", "content": "x"})),
+                "messages[1].name",
+                "no call is open",
+            ),
+            (message(json!({"role": "function", "content": "x"})), "messages[1].name", "missing"),
+            (
+                message(json!({"role": "user", "content": [
+                    {"type": "file", "file": {"file_data": "data:application/pdf;base64,AA=="}},
+                ]})),
+                "messages[1].content[0].file",
+                "engines cannot read",
+            ),
             (
                 with(ok.clone(), "modalities", json!(["text", "audio"])),
                 "modalities[1]",
@@ -118,7 +145,7 @@ fn messages_refuses_what_it_would_answer_wrongly_and_names_the_field() {
         vec![
             (json!("text"), "", "JSON object"),
             (json!({"model": "m", "messages": ok["messages"]}), "max_tokens", "is missing"),
-            (with(ok.clone(), "mcp_servers", json!([])), "mcp_servers", "`tools`"),
+            (with(ok.clone(), "mcp_servers", json!([{"type": "url"}])), "mcp_servers", "`tools`"),
             (
                 tool(json!({"type": "web_search_20250305", "name": "web_search", "max_uses": 8})),
                 "tools[0].type",
@@ -137,8 +164,8 @@ fn messages_refuses_what_it_would_answer_wrongly_and_names_the_field() {
             ),
             (
                 block(json!({"type": "document", "source": {"type": "base64", "data": ""}})),
-                "messages[0].content[0].type",
-                "\"document\"",
+                "messages[0].content[0].source",
+                "engines cannot read",
             ),
             (
                 block(json!({"type": "image", "source": {"type": "file", "file_id": "f"}})),

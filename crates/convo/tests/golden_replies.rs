@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use polar_convo::{
-    ApiError, ContextUse, Dialect, FinishReason, GoogleFraming, GoogleTerms, Reply, ReplyEnd,
-    ReplyEvent, ReplyHead, Request, StreamEncoder, Usage, unary_body,
+    ApiError, ChatTerms, ContextUse, Dialect, FinishReason, GoogleFraming, GoogleTerms, Reply,
+    ReplyEnd, ReplyEvent, ReplyHead, SampledToken, StreamEncoder, Usage, unary_body,
 };
 use polar_types::ErrorClass;
 
@@ -15,6 +15,7 @@ fn head(id: &str) -> ReplyHead {
         created: 1_700_000_000,
         prompt_tokens: Some(120),
         responses: None,
+        chat: ChatTerms { include_usage: true, ..ChatTerms::default() },
         google: GoogleTerms { include_thoughts: true, ..GoogleTerms::default() },
     }
 }
@@ -58,9 +59,7 @@ fn everything() -> Vec<ReplyEvent> {
 }
 
 fn encoder(dialect: Dialect, id: &str) -> StreamEncoder {
-    let mut request = Request::new(dialect, "lab-model");
-    request.include_usage = true;
-    StreamEncoder::new(dialect, head(id), &request)
+    StreamEncoder::new(dialect, head(id))
 }
 
 fn text(out: Vec<u8>) -> String {
@@ -87,6 +86,42 @@ fn thinking_text_and_two_calls_streamed() {
     insta::assert_snapshot!("everything.events-messages", streamed(Dialect::Messages, "msg_1"));
     insta::assert_snapshot!("everything.events-responses", streamed(Dialect::Responses, "resp_1"));
     insta::assert_snapshot!("everything.events-google", streamed(Dialect::Google, "g1"));
+}
+
+/// To a client that offers `functions` and wants to know logprobs.
+#[test]
+fn the_older_form_of_a_call_and_logprobs() {
+    let chat = ChatTerms { include_usage: false, logprobs: true, functions: true };
+    let head = ReplyHead { chat, ..head("chatcmpl-1") };
+    let mut encoder = StreamEncoder::new(Dialect::Chat, head.clone());
+    let (mut out, mut reply) = (Vec::new(), Reply::default());
+    for (i, event) in everything().iter().enumerate().take(8) {
+        encoder.event(event, &mut out);
+        reply.push(event);
+        let (ids, logprobs) = ([i as u32, 7], [Some(-0.5), None]);
+        encoder.tokens(&ids, &logprobs, &mut out);
+        reply.tokens.extend(SampledToken::zip(&ids, &logprobs));
+    }
+    encoder.end(&end(FinishReason::ToolCalls), &mut out);
+    insta::assert_snapshot!("functions.events-chat", text(out));
+    let body = unary_body(Dialect::Chat, &head, &reply, &end(FinishReason::ToolCalls));
+    insta::assert_snapshot!("functions.unary-chat", text(body));
+}
+
+#[test]
+fn a_second_call_that_cannot_be_told_is_an_error_and_never_dropped() {
+    let chat = ChatTerms { functions: true, ..ChatTerms::default() };
+    let head = ReplyHead { chat, ..head("chatcmpl-1") };
+    let mut encoder = StreamEncoder::new(Dialect::Chat, head.clone());
+    let (mut out, mut reply) = (Vec::new(), Reply::default());
+    for event in everything() {
+        encoder.event(&event, &mut out);
+        reply.push(&event);
+    }
+    assert!(encoder.is_closed());
+    let out = text(out);
+    assert!(out.contains("two functions at once") && !out.contains("finish_reason\":\"f"), "{out}");
+    assert_eq!(head.untellable(&reply).unwrap().class, ErrorClass::Internal);
 }
 
 #[test]
@@ -186,8 +221,7 @@ fn a_google_array_is_json_wherever_it_fails() {
     for pieces in 0..4 {
         let mut head = head("g1");
         head.google.framing = GoogleFraming::Array;
-        let request = Request::new(Dialect::Google, "lab-model");
-        let mut encoder = StreamEncoder::new(Dialect::Google, head, &request);
+        let mut encoder = StreamEncoder::new(Dialect::Google, head);
         let mut out = Vec::new();
         encoder.keep_alive(&mut out);
         if pieces > 0 {
@@ -206,8 +240,8 @@ fn a_google_array_is_json_wherever_it_fails() {
 
 #[test]
 fn a_chat_stream_has_a_usage_chunk_only_when_asked_for() {
-    let request = Request::new(Dialect::Chat, "lab-model");
-    let mut encoder = StreamEncoder::new(Dialect::Chat, head("chatcmpl-1"), &request);
+    let head = ReplyHead { chat: ChatTerms::default(), ..head("chatcmpl-1") };
+    let mut encoder = StreamEncoder::new(Dialect::Chat, head);
     let mut out = Vec::new();
     encoder.end(&end(FinishReason::Length), &mut out);
     let out = text(out);

@@ -15,7 +15,9 @@ macro_rules! golden {
             let seen = json!({
                 "engine": encode_engine_chat(&request),
                 "stream": request.stream,
-                "include_usage": request.include_usage,
+                "include_usage": request.chat.include_usage,
+                "logprobs": request.chat.logprobs,
+                "functions": request.chat.functions,
                 "unsent": request.unsent,
                 "losses": request.losses,
             });
@@ -28,7 +30,10 @@ golden! {
     claude_code_with_a_known_model, Messages, "claude_code_4_5.messages";
     claude_code_with_an_unknown_model, Messages, "claude_code_unknown_model.messages";
     a_title_request_with_everything_optional, Messages, "title_request.messages";
+    messages_with_everything_optional, Messages, "everything.messages";
     pi, Chat, "pi.chat";
+    chat_with_everything_optional, Chat, "everything.chat";
+    chat_with_functions, Chat, "functions.chat";
     qwen_code, Chat, "qwen_code.chat";
     codex_with_an_unknown_model, Responses, "codex_unknown_model.responses";
     codex_with_a_model_it_knows, Responses, "codex_known_model.responses";

@@ -9,7 +9,7 @@
 )]
 
 use polar_convo::{
-    Dialect, FinishReason, GoogleTerms, Reply, ReplyEnd, ReplyEvent, ReplyHead, Request,
+    ChatTerms, Dialect, FinishReason, GoogleTerms, Reply, ReplyEnd, ReplyEvent, ReplyHead, Request,
     ToolChoice, Usage, chat_messages, unary_body,
 };
 use serde_json::{Value, json};
@@ -152,6 +152,7 @@ fn replied(events: &[ReplyEvent], include_thoughts: bool) -> (Value, Vec<Value>)
         created: 0,
         prompt_tokens: None,
         responses: None,
+        chat: ChatTerms::default(),
         google: GoogleTerms { include_thoughts, ..GoogleTerms::default() },
     };
     let end = ReplyEnd { finish: FinishReason::Stop, stop_sequence: None, usage: Usage::default() };
@@ -277,6 +278,7 @@ fn malformed_calls_end_a_reply_as_google_does() {
         created: 0,
         prompt_tokens: None,
         responses: None,
+        chat: ChatTerms::default(),
         google: GoogleTerms::default(),
     };
     for (finish, reason) in [

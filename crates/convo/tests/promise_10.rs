@@ -20,7 +20,10 @@ const FIXTURES: &[(Dialect, &str)] = &[
     (Dialect::Messages, include_str!("fixtures/claude_code_4_5.messages.json")),
     (Dialect::Messages, include_str!("fixtures/claude_code_unknown_model.messages.json")),
     (Dialect::Messages, include_str!("fixtures/title_request.messages.json")),
+    (Dialect::Messages, include_str!("fixtures/everything.messages.json")),
     (Dialect::Chat, include_str!("fixtures/pi.chat.json")),
+    (Dialect::Chat, include_str!("fixtures/everything.chat.json")),
+    (Dialect::Chat, include_str!("fixtures/functions.chat.json")),
     (Dialect::Chat, include_str!("fixtures/qwen_code.chat.json")),
     (Dialect::Responses, include_str!("fixtures/codex_unknown_model.responses.json")),
     (Dialect::Responses, include_str!("fixtures/codex_known_model.responses.json")),
@@ -72,6 +75,9 @@ fn places(value: &Value, at: &str, found: &mut Vec<String>) {
 const MEANINGLESS: &[&str] = &[
     // Written down whatever they say.
     "/cache_control",
+    "/input_examples",
+    // Reasoning that only its own server can read.
+    "/messages/1/content/1/data",
     // Arguments always stream as they are sampled.
     "/eager_input_streaming",
     // The position in the list, once more.

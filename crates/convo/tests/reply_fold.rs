@@ -12,8 +12,9 @@
 )]
 
 use polar_convo::{
-    Dialect, FinishReason, GoogleFraming, GoogleTerms, Reply, ReplyBlock, ReplyEnd, ReplyEvent,
-    ReplyHead, Request, StreamEncoder, UNPARSED_ARGUMENTS, Usage, unary_body,
+    ChatTerms, Dialect, FinishReason, GoogleFraming, GoogleTerms, Reply, ReplyBlock, ReplyEnd,
+    ReplyEvent, ReplyHead, Request, SampledToken, StreamEncoder, UNPARSED_ARGUMENTS, Usage,
+    unary_body,
 };
 use polar_wire::sse::SseParser;
 use proptest::prelude::*;
@@ -45,6 +46,7 @@ fn read_chat(events: Events) -> Value {
     let mut body = json!({});
     let (mut content, mut reasoning) = (Value::Null, Value::Null);
     let mut calls: Vec<Value> = Vec::new();
+    let (mut function, mut logprobs) = (Value::Null, Value::Null);
     let (mut finish, mut usage, mut done) = (Value::Null, Value::Null, false);
     for (name, mut chunk) in events {
         assert!(!done && name.is_empty());
@@ -63,8 +65,21 @@ fn read_chat(events: Events) -> Value {
         assert!(finish.is_null(), "nothing may follow the finish reason");
         finish = choice["finish_reason"].take();
         let delta = choice["delta"].as_object().cloned().unwrap_or_default();
+        if let Some(told) = choice.get("logprobs") {
+            if logprobs.is_null() {
+                logprobs = json!({"content": [], "refusal": null});
+            }
+            let told = told["content"].as_array().unwrap().clone();
+            logprobs["content"].as_array_mut().unwrap().extend(told);
+        }
         append(&mut content, delta.get("content"));
         append(&mut reasoning, delta.get("reasoning_content"));
+        if let Some(call) = delta.get("function_call") {
+            if function.is_null() {
+                function = json!({"name": call["name"], "arguments": ""});
+            }
+            append(&mut function["arguments"], call.get("arguments"));
+        }
         for call in delta.get("tool_calls").and_then(Value::as_array).into_iter().flatten() {
             let index = call["index"].as_u64().unwrap_or(99) as usize;
             if index == calls.len() {
@@ -82,9 +97,12 @@ fn read_chat(events: Events) -> Value {
     if !calls.is_empty() {
         message["tool_calls"] = Value::Array(calls);
     }
+    if !function.is_null() {
+        message["function_call"] = function;
+    }
     body["object"] = "chat.completion".into();
     body["choices"] = json!([{
-        "index": 0, "message": message, "logprobs": null, "finish_reason": finish,
+        "index": 0, "message": message, "logprobs": logprobs, "finish_reason": finish,
     }]);
     body["usage"] = usage;
     body
@@ -428,36 +446,50 @@ proptest! {
         pings in prop::collection::vec(0usize..40, 0..4),
         prompt_tokens in prop::option::of(0u64..9999),
         piece in 1usize..400,
-        (summary, store) in any::<(bool, bool)>(),
+        (summary, store, logprobs) in any::<(bool, bool, bool)>(),
     ) {
         let events_in = reply_events(&pieces);
         let mut reply = Reply::default();
         for event in &events_in {
             reply.push(event);
         }
+        let calls = reply.blocks.iter().filter(|b| matches!(b, ReplyBlock::ToolCall { .. })).count();
+        let chat = ChatTerms { include_usage: true, logprobs, functions: calls == 1 };
+        // An engine that has no logprob for a token says so; the token is not told then.
+        let sampled = |i: usize| ([i as u32, 0], [Some(-0.1 * i as f32), None]);
+        if logprobs {
+            for i in 0..events_in.len() {
+                let (ids, logprobs) = sampled(i);
+                reply.tokens.extend(SampledToken::zip(&ids, &logprobs));
+            }
+        }
         for dialect in [Dialect::Chat, Dialect::Messages, Dialect::Responses] {
             let mut request = Request::new(dialect, "m");
             if dialect == Dialect::Responses {
                 request = responses_request(summary, store);
             }
-            request.include_usage = true;
+            request.chat = chat;
             let head = ReplyHead {
                 id: "id-1".to_owned(),
                 model: "m\"1\"".to_owned(),
                 created: 1,
                 prompt_tokens,
                 responses: request.responses.clone(),
-                google: GoogleTerms::default(),
+                chat,
+        google: GoogleTerms::default(),
             };
-            let mut encoder = StreamEncoder::new(dialect, head.clone(), &request);
+            let mut encoder = StreamEncoder::new(dialect, head.clone());
             let mut stream = Vec::new();
             for (i, event) in events_in.iter().enumerate() {
                 if pings.contains(&i) {
                     encoder.keep_alive(&mut stream);
                 }
                 encoder.event(event, &mut stream);
+                let (ids, logprobs) = sampled(i);
+                encoder.tokens(&ids, &logprobs, &mut stream);
             }
             encoder.end(&end, &mut stream);
+            prop_assert_eq!(head.untellable(&reply), None);
             let unary = unary_body(dialect, &head, &reply, &end);
             let unary: Value = serde_json::from_slice(&unary).unwrap();
             let read = match dialect {
@@ -486,10 +518,10 @@ proptest! {
             created: 1,
             prompt_tokens: None,
             responses: None,
-            google: GoogleTerms { include_thoughts, framing },
+            chat: ChatTerms::default(),
+        google: GoogleTerms { include_thoughts, framing },
         };
-        let request = Request::new(Dialect::Google, "m");
-        let mut encoder = StreamEncoder::new(Dialect::Google, head.clone(), &request);
+        let mut encoder = StreamEncoder::new(Dialect::Google, head.clone());
         let (mut stream, mut reply) = (Vec::new(), Reply::default());
         for (i, event) in reply_events(&pieces).iter().enumerate() {
             if pings.contains(&i) {

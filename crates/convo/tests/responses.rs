@@ -9,9 +9,9 @@
 )]
 
 use polar_convo::{
-    ApiError, Asked, Dialect, FinishReason, GoogleTerms, LossKind, Reply, ReplyBlock, ReplyEnd,
-    ReplyEvent, ReplyHead, Request, ResponsesHistory, TurnMemory, Usage, chat_messages, chat_tools,
-    error_response, unary_body,
+    ApiError, Asked, ChatTerms, Dialect, FinishReason, GoogleTerms, LossKind, Reply, ReplyBlock,
+    ReplyEnd, ReplyEvent, ReplyHead, Request, ResponsesHistory, TurnMemory, Usage, chat_messages,
+    chat_tools, error_response, unary_body,
 };
 use polar_types::HistoryPolicy;
 use proptest::prelude::*;
@@ -46,10 +46,11 @@ fn told(request: &Request, id: &str, blocks: Vec<ReplyBlock>) -> Value {
         created: 1,
         prompt_tokens: None,
         responses: request.responses.clone(),
+        chat: ChatTerms::default(),
         google: GoogleTerms::default(),
     };
     let end = ReplyEnd { finish: FinishReason::Stop, stop_sequence: None, usage: Usage::default() };
-    let body = unary_body(Dialect::Responses, &head, &Reply { blocks }, &end);
+    let body = unary_body(Dialect::Responses, &head, &Reply { blocks, ..Reply::default() }, &end);
     serde_json::from_slice(&body).unwrap()
 }
 
@@ -68,7 +69,7 @@ fn answer(
     let request = history.decode_request(body.to_string().as_bytes()).unwrap();
     let asked = history.begin(&request);
     let told = told(&request, id, blocks.clone());
-    history.remember(id, asked, &Reply { blocks });
+    history.remember(id, asked, &Reply { blocks, ..Reply::default() });
     told
 }
 
@@ -397,7 +398,7 @@ fn promise_8_nothing_is_kept_of_requests_without_a_reply() {
     let (one, other) = (ask(&mut history, "a"), ask(&mut history, "a"));
     history.forget(one);
     assert_eq!(size(&history), 2);
-    let reply = Reply { blocks: vec![ReplyBlock::Text("yes".to_owned())] };
+    let reply = Reply { blocks: vec![ReplyBlock::Text("yes".to_owned())], ..Reply::default() };
     history.remember("resp_ab", other, &reply);
     let failed = ask(&mut history, "b");
     history.forget(failed);
@@ -430,7 +431,7 @@ proptest! {
         let blocks = vec![call(0, name, &arguments)];
         let reply = told(&asked, "resp_ab", blocks.clone());
         let mut turns = TurnMemory::default();
-        turns.remember(Asked::of(&asked), &Reply { blocks });
+        turns.remember(Asked::of(&asked), &Reply { blocks, ..Reply::default() });
         let items = json!([{"role": "user", "content": "hi"}, reply["output"][0]]);
         let mut next = decode(&body(items));
         turns.restore(&mut next, HistoryPolicy::AsSent);
@@ -548,6 +549,7 @@ fn a_reply_cut_by_the_limit_is_incomplete_and_says_where() {
         created: 1,
         prompt_tokens: None,
         responses: request.responses.clone(),
+        chat: ChatTerms::default(),
         google: GoogleTerms::default(),
     };
     let end = ReplyEnd {

@@ -66,7 +66,7 @@ impl Session {
     }
 
     fn answers(&mut self, request: &Request, blocks: Vec<ReplyBlock>) {
-        self.turns.remember(Asked::of(request), &Reply { blocks });
+        self.turns.remember(Asked::of(request), &Reply { blocks, ..Reply::default() });
     }
 
     fn turn(&mut self, messages: &[Value], blocks: Vec<ReplyBlock>) -> HistoryReport {
@@ -304,7 +304,7 @@ proptest! {
             sampled.push(user(&format!("question {number}")));
             let (request, seen) = session.asks(Dialect::Chat, &chat(&kept));
             prop_assert_eq!(&seen, &sampled);
-            let reply = Reply { blocks: blocks.clone() };
+            let reply = Reply { blocks: blocks.clone(), ..Reply::default() };
             let mut message = polar_convo::reply_message(&reply);
             session.answers(&request, blocks);
             let nameless = message.get("tool_calls").is_none()

@@ -147,6 +147,26 @@ fn in_messages(conversation: &Conversation) -> Value {
     body
 }
 
+/// The same with `functions`, which know one call a turn and no ids.
+fn in_functions(conversation: &Conversation) -> Value {
+    let mut body = in_chat(conversation);
+    let names: Vec<_> = conversation.turns.iter().flat_map(|turn| &turn.calls).collect();
+    let mut results = names.iter().map(|(name, ..)| name);
+    for message in body["messages"].as_array_mut().unwrap() {
+        let message = message.as_object_mut().unwrap();
+        if let Some(calls) = message.remove("tool_calls") {
+            message.insert("function_call".to_owned(), calls[0]["function"].clone());
+        }
+        if message.remove("tool_call_id").is_some() {
+            message.insert("role".to_owned(), json!("function"));
+            message.insert("name".to_owned(), json!(results.next().unwrap()));
+        }
+    }
+    let tools = body.as_object_mut().unwrap().remove("tools").unwrap();
+    body["functions"] = json!([tools[0]["function"]]);
+    body
+}
+
 proptest! {
     #[test]
     fn twins_give_the_engine_the_same_messages(conversation in conversation()) {
@@ -158,5 +178,8 @@ proptest! {
         prop_assert_eq!(&seen(Dialect::Google, in_google(&conversation, true)), &chat);
         prop_assert_eq!(&seen(Dialect::Google, in_google(&conversation, false)), &chat);
         prop_assert_eq!(&seen(Dialect::Messages, in_messages(&conversation)), &chat);
+        if conversation.turns.iter().all(|turn| turn.calls.len() <= 1) {
+            prop_assert_eq!(&seen(Dialect::Chat, in_functions(&conversation)), &chat);
+        }
     }
 }

@@ -12,8 +12,8 @@ use axum::http::{HeaderValue, Method, Request as HttpRequest, Response, StatusCo
 use bytes::Bytes;
 use jiff::Timestamp;
 use polar_convo::{
-    ApiError, Dialect, GoogleFraming, Reply, ReplyHead, StreamEncoder, apply_pins, error_response,
-    unary_body,
+    ApiError, Dialect, GoogleFraming, Reply, ReplyHead, SampledToken, StreamEncoder, apply_pins,
+    error_response, unary_body,
 };
 use polar_engine::GenerateRequest;
 use polar_types::ErrorClass;
@@ -26,6 +26,8 @@ enum Route {
     Google(GoogleAddress),
     CountTokens(Dialect),
     Models(Option<String>),
+    /// What OpenAI's API has and is not served here.
+    NotServed(&'static str),
     /// A reply told earlier.
     ToldReply,
     /// Responses over a WebSocket.
@@ -48,6 +50,14 @@ fn route(addressed: &Addressed<'_>, request: &HttpRequest<Body>) -> Route {
         "/responses/input_tokens" if *method == Method::POST => {
             Route::CountTokens(Dialect::Responses)
         }
+        "/completions" if *method == Method::POST => Route::NotServed(
+            "text completions are not served: a turn of an agent is a conversation, which the \
+             engine puts into tokens by the model's own template; send POST /v1/chat/completions",
+        ),
+        "/embeddings" if *method == Method::POST => Route::NotServed(
+            "embeddings are not served: the engine behind this gateway samples text; give the \
+             agent another base URL for its embedding model, or switch off what needs one",
+        ),
         "/models" if get => Route::Models(None),
         "/" | "/health" | "/api/hello" if get => Route::Alive,
         _ => match path.strip_prefix("/models/") {
@@ -114,6 +124,7 @@ pub(crate) async fn dispatch(
             .unwrap_or_else(|error| refuse(dialect, &error)),
         Route::Models(model) => pages::models(&gateway, dialect, model.as_deref())
             .unwrap_or_else(|error| refuse(dialect, &error)),
+        Route::NotServed(why) => refuse(dialect, &ApiError::new(ErrorClass::NotFound, why)),
         Route::ToldReply => refuse(dialect, &told_reply(addressed.route)),
         Route::ResponsesSocket => refuse_socket(),
         Route::Alive | Route::Unknown => {
@@ -190,11 +201,12 @@ async fn generate(
         model: request.model.clone(),
         created: Timestamp::now().as_second(),
         prompt_tokens: None,
+        chat: request.chat,
         responses: request.responses.clone(),
         google: request.google,
     };
     let answered = Answered::new(&session, &head, &request);
-    let mut encoder = StreamEncoder::new(dialect, head.clone(), &request);
+    let mut encoder = StreamEncoder::new(dialect, head.clone());
     let stream = request.stream;
     let engine = gateway.engine.clone();
     let request_id = format!("polar-{}", random_id());
@@ -240,12 +252,17 @@ async fn unary(
     let end = loop {
         match driver.next().await {
             Step::Prompt { .. } => {}
-            Step::Chunk(events) => events.iter().for_each(|event| reply.push(event)),
+            Step::Chunk { events, ids, logprobs } => {
+                events.iter().for_each(|event| reply.push(event));
+                if head.chat.logprobs {
+                    reply.tokens.extend(SampledToken::zip(&ids, &logprobs));
+                }
+            }
             Step::End(end) => break end,
             Step::Failed(error) => return Err(error),
         }
     };
-    if let Some(error) = end.as_error() {
+    if let Some(error) = end.as_error().or_else(|| head.untellable(&reply)) {
         return Err(error);
     }
     let body = unary_body(dialect, &head, &reply, &end);

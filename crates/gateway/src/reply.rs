@@ -37,7 +37,7 @@ pub(crate) enum Step {
     /// The prompt's length is known; always before the first chunk when it comes at all.
     Prompt { tokens: u64 },
     /// More of the reply.
-    Chunk(Vec<ReplyEvent>),
+    Chunk { events: Vec<ReplyEvent>, ids: Vec<u32>, logprobs: Vec<Option<f32>> },
     /// The reply is complete and in the journal.
     End(ReplyEnd),
     /// It failed, and the failure is in the journal.
@@ -188,7 +188,7 @@ impl Driver {
                 if let Some(call) = lock(&self.call).as_mut() {
                     call.chunk(&events, &ids, &logprobs);
                 }
-                Step::Chunk(events)
+                Step::Chunk { events, ids, logprobs }
             }
             Some(Ok(EngineEvent::End(end))) => self.end(end),
             Some(Err(error)) => Step::Failed(self.fail(engine_failure(&error))),
@@ -238,7 +238,7 @@ impl Driver {
     pub(crate) fn give_up(&mut self) {
         self.fail(ApiError::new(
             ErrorClass::Internal,
-            "the engine's tool parser mixed calls in a way that the harness's dialect cannot tell",
+            "the engine's reply holds calls in a way that the harness's dialect cannot tell",
         ));
     }
 
@@ -317,10 +317,11 @@ impl StreamBody {
                 self.encoder.set_prompt_tokens(tokens);
                 self.encoder.start(&mut self.buffer);
             }
-            Step::Chunk(events) => {
+            Step::Chunk { events, ids, logprobs } => {
                 for event in &events {
                     self.encoder.event(event, &mut self.buffer);
                 }
+                self.encoder.tokens(&ids, &logprobs, &mut self.buffer);
                 if self.encoder.is_closed() {
                     // The harness was told of an error: what else comes is not for it.
                     self.driver.give_up();

@@ -27,6 +27,9 @@ pub struct ChunkChoice<'a> {
     pub index: u32,
     /// What is new.
     pub delta: Delta<'a>,
+    /// Of the tokens since the last ones told, where they were asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub logprobs: Option<Logprobs>,
     /// Only in the last chunk with a choice.
     pub finish_reason: Option<&'static str>,
 }
@@ -46,6 +49,31 @@ pub struct Delta<'a> {
     /// More of a tool call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_calls: Option<[ToolCallDelta<'a>; 1]>,
+    /// More of a call, to a client that offered `functions`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub function_call: Option<FunctionDelta<'a>>,
+}
+
+/// How likely each token was.
+#[derive(Debug, Serialize)]
+pub struct Logprobs {
+    /// In order, those of reasoning and of calls included.
+    pub content: Vec<TokenLogprob>,
+    /// Always null: refusals are texts like any other.
+    pub refusal: Option<()>,
+}
+
+/// How likely a token was.
+#[derive(Debug, Serialize)]
+pub struct TokenLogprob {
+    /// `token_id:` and the token's id, as vLLM names tokens: a token need not be text.
+    pub token: String,
+    /// Logarithm of its probability.
+    pub logprob: f32,
+    /// Always null.
+    pub bytes: Option<()>,
+    /// Always empty: alternatives are not sampled.
+    pub top_logprobs: [(); 0],
 }
 
 /// More of a tool call.
@@ -97,8 +125,8 @@ pub struct Choice<'a> {
     pub index: u32,
     /// What the model said.
     pub message: AssistantMessage<'a>,
-    /// Always null: a request that asks for them is refused.
-    pub logprobs: Option<()>,
+    /// Of its tokens, where they were asked for.
+    pub logprobs: Option<Logprobs>,
     /// Why it ended.
     pub finish_reason: &'static str,
 }
@@ -116,6 +144,9 @@ pub struct AssistantMessage<'a> {
     /// The calls.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tool_calls: Vec<ToolCall<'a>>,
+    /// The call, to a client that offered `functions`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub function_call: Option<Function<'a>>,
 }
 
 /// A whole tool call.

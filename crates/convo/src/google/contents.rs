@@ -3,14 +3,13 @@
 //! Contents of the model that follow each other are one turn: clients that keep a streamed reply
 //! chunk by chunk send it back as a content for each chunk.
 
-use super::calls::Calls;
-use super::decode::camel_case;
 use super::parts::{Data, Part, Response, part};
 use super::signature::{self, Mark, as_sampled};
+use crate::calls::Calls;
 use crate::decode::{DecodeError, Losses, Path, note_order};
 use crate::loss::LossKind;
 use crate::{Block, Message, Role};
-use polar_wire::json::{Fields, Node};
+use polar_wire::json::Node;
 
 /// The conversation. One content may stand without a list around it.
 pub(super) fn messages(
@@ -42,7 +41,7 @@ pub(super) fn system_message(
             thought: false,
             signature: None,
         }],
-        other => content(at.object(other)?, at, losses, instructor)?.1,
+        other => content(other, at, losses, instructor)?.1,
     };
     let mut blocks = Vec::with_capacity(parts.len());
     for part in parts {
@@ -62,31 +61,22 @@ pub(super) fn system_message(
 
 /// A content's role, as `read_role` understands it, and its parts.
 fn content<'n, R: Default>(
-    fields: Fields<'n>,
+    value: Node<'n>,
     at: &Path<'_>,
     losses: &mut Losses,
     read_role: impl Fn(&str, &Path<'_>) -> Result<R, DecodeError>,
 ) -> Result<(R, Vec<Part<'n>>), DecodeError> {
-    let (mut role, mut parts) = (R::default(), Vec::new());
-    for (name, value) in fields {
-        let at = at.field(&name);
-        match camel_case(&name).as_ref() {
-            _ if value.is_null() => {}
-            "role" => role = read_role(&at.string(value)?, &at)?,
-            "parts" => {
-                let items = match value {
-                    Node::Object(_) => vec![value],
-                    other => at.list(other)?,
-                };
-                for (i, item) in items.into_iter().enumerate() {
-                    let at = at.index(i);
-                    parts.push(part(at.object(item)?, &at, losses)?);
-                }
-            }
-            _ => losses.note(LossKind::UnknownFieldIgnored, &at),
-        }
-    }
-    Ok((role, parts))
+    let mut fields = at.fields(value)?;
+    let role = fields.optional("role", |role, at| read_role(&at.string(role)?, at))?;
+    let parts = fields.optional("parts", |parts, at| {
+        let parts = match parts {
+            Node::Object(_) => Node::List(vec![parts]),
+            parts => parts,
+        };
+        at.each(parts, |item, at| part(at.object(item)?, at, losses))
+    })?;
+    fields.note_unread(losses);
+    Ok((role.unwrap_or_default(), parts.unwrap_or_default()))
 }
 
 /// The role of the system text says nothing: there is only one.
@@ -138,7 +128,7 @@ impl History {
         losses: &mut Losses,
     ) -> Result<(), DecodeError> {
         let at = contents.index(i);
-        let (speaker, parts) = content(at.object(item)?, &at, losses, speaker)?;
+        let (speaker, parts) = content(item, &at, losses, speaker)?;
         let at = at.field("parts");
         match speaker {
             Speaker::User => {

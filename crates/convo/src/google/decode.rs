@@ -9,10 +9,10 @@ use super::contents;
 use super::generation::generation_config;
 use super::tools::{CallingConfig, tool_config, tools};
 use crate::decode::{DecodeError, Losses, Path};
+use crate::fields::camel_case;
 use crate::loss::LossKind;
 use crate::{Dialect, Request, Role};
 use polar_wire::json::{Fields, Node};
-use std::borrow::Cow;
 
 /// Labels without effect on what is sampled.
 const LABELS: &[&str] = &["labels", "serviceTier", "store"];
@@ -89,26 +89,6 @@ fn read(body: Fields<'_>, root: &Path<'_>) -> Result<Request, DecodeError> {
     request.tool_choice = calling.resolve(&request.tools, root, &mut losses)?;
     request.losses = losses.into_vec();
     Ok(request)
-}
-
-/// A field's name in the spelling that is matched here.
-pub(super) fn camel_case(name: &str) -> Cow<'_, str> {
-    if !name.contains('_') {
-        return Cow::Borrowed(name);
-    }
-    let mut camel = String::with_capacity(name.len());
-    let mut after_underscore = false;
-    for letter in name.chars() {
-        match letter {
-            '_' => after_underscore = true,
-            letter if after_underscore => {
-                after_underscore = false;
-                camel.push(letter.to_ascii_uppercase());
-            }
-            letter => camel.push(letter),
-        }
-    }
-    Cow::Owned(camel)
 }
 
 /// The text of an enumeration's value. Absent and `…_UNSPECIFIED` are the same.

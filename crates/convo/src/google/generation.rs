@@ -1,9 +1,10 @@
 //! `generationConfig`: how to sample, and what form the reply has.
 
-use super::decode::{camel_case, named_value};
+use super::decode::named_value;
 use super::schema::json_schema;
 use crate::Request;
 use crate::decode::{DecodeError, Losses, Path};
+use crate::fields::camel_case;
 use crate::loss::LossKind;
 use polar_wire::json::Node;
 use serde_json::{Value, json};

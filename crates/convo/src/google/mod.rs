@@ -3,7 +3,6 @@
 //! The model and the framing of the stream stand in a request's address, not in its body; see
 //! [`terms`].
 
-pub(crate) mod calls;
 pub(crate) mod contents;
 pub(crate) mod decode;
 pub(crate) mod error;

@@ -1,9 +1,9 @@
 //! The parts of a content, each read apart from what stands around it.
 
-use super::decode::camel_case;
 use super::signature::{decode_base64, encode_base64};
 use crate::ImageSource;
 use crate::decode::{DecodeError, Losses, Path};
+use crate::fields::{ObjectFields, camel_case};
 use crate::loss::LossKind;
 use polar_wire::json::{Fields, Node};
 
@@ -79,19 +79,10 @@ fn inline_image(
     at: &Path<'_>,
     losses: &mut Losses,
 ) -> Result<ImageSource, DecodeError> {
-    let (mut media_type, mut data) = (None, None);
-    for (name, value) in at.object(value)? {
-        let at = at.field(&name);
-        match camel_case(&name).as_ref() {
-            _ if value.is_null() => {}
-            "mimeType" => media_type = Some(image_type(value, &at)?),
-            "data" => data = Some(standard_base64(at.string(value)?, &at)?),
-            _ => losses.note(LossKind::UnknownFieldIgnored, &at),
-        }
-    }
-    let media_type =
-        media_type.ok_or_else(|| at.field("mimeType").missing("send it with the data"))?;
-    let data = data.ok_or_else(|| at.field("data").missing("send the bytes in base64"))?;
+    let mut fields = at.fields_in_either_case(value)?;
+    let media_type = fields.required("mimeType", image_type)?;
+    let data = fields.required("data", |data, at| standard_base64(at.string(data)?, at))?;
+    fields.note_unread(losses);
     Ok(ImageSource::Base64 { media_type, data })
 }
 
@@ -109,29 +100,25 @@ fn linked_image(
     at: &Path<'_>,
     losses: &mut Losses,
 ) -> Result<ImageSource, DecodeError> {
-    let mut address = None;
-    for (name, value) in at.object(value)? {
-        let at = at.field(&name);
-        match camel_case(&name).as_ref() {
-            _ if value.is_null() => {}
-            "mimeType" => {
-                // The engine looks for itself what it is.
-                image_type(value, &at)?;
-                losses.note(LossKind::UnknownFieldIgnored, &at);
-            }
-            "fileUri" => address = Some((at.string(value)?, name)),
-            _ => losses.note(LossKind::UnknownFieldIgnored, &at),
+    let mut fields = at.fields_in_either_case(value)?;
+    let note_type = |value: Node<'_>, at: &Path<'_>| {
+        // The engine looks for itself what it is.
+        losses.note(LossKind::UnknownFieldIgnored, at);
+        image_type(value, at)
+    };
+    fields.optional("mimeType", note_type)?;
+    let address = fields.required("fileUri", |address, at| {
+        let address = at.string(address)?;
+        let on_the_web = address.starts_with("http://") || address.starts_with("https://");
+        if !on_the_web || address.starts_with("https://generativelanguage.googleapis.com/") {
+            return Err(at.error(
+                format!("is {address:?}, which the engine cannot read"),
+                "send the bytes as inlineData",
+            ));
         }
-    }
-    let (address, name) =
-        address.ok_or_else(|| at.field("fileUri").missing("send the address of the image"))?;
-    let on_the_web = address.starts_with("http://") || address.starts_with("https://");
-    if !on_the_web || address.starts_with("https://generativelanguage.googleapis.com/") {
-        return Err(at.field(&name).error(
-            format!("is {address:?}, which the engine cannot read"),
-            "send the bytes as inlineData",
-        ));
-    }
+        Ok(address)
+    })?;
+    fields.note_unread(losses);
     Ok(ImageSource::Url(address))
 }
 
@@ -151,20 +138,21 @@ fn function_call<'n>(
     at: &Path<'_>,
     losses: &mut Losses,
 ) -> Result<Data<'n>, DecodeError> {
-    let (mut id, mut called, mut args) = (None, None, Node::Object(Vec::new()));
-    for (name, value) in at.object(value)? {
-        let at = at.field(&name);
-        match camel_case(&name).as_ref() {
-            _ if value.is_null() => {}
-            "id" => id = Some(at.string(value)?).filter(|id| !id.is_empty()),
-            "name" => called = Some(at.string(value)?),
-            "args" => args = Node::Object(at.object(value)?),
-            "willContinue" if value == Node::Bool(false) => {}
-            _ => losses.note(LossKind::UnknownFieldIgnored, &at),
-        }
+    let mut fields = at.fields_in_either_case(value)?;
+    let id = fields.optional_string("id")?.filter(|id| !id.is_empty());
+    let name = fields.string("name")?;
+    let args = fields.optional("args", |args, at| at.object(args))?;
+    drop_will_continue(&mut fields);
+    fields.note_unread(losses);
+    Ok(Data::Call { id, name, args: Node::Object(args.unwrap_or_default()) })
+}
+
+/// Calls and results are always whole here.
+fn drop_will_continue(fields: &mut ObjectFields<'_, '_>) {
+    let name = "willContinue";
+    if let Some(value) = fields.remove(name).filter(|value| *value != Node::Bool(false)) {
+        fields.fields.push((name.into(), value));
     }
-    let name = called.ok_or_else(|| at.field("name").missing("send the name of the function"))?;
-    Ok(Data::Call { id, name, args })
 }
 
 fn function_response(
@@ -172,34 +160,21 @@ fn function_response(
     at: &Path<'_>,
     losses: &mut Losses,
 ) -> Result<Response, DecodeError> {
-    let mut answered = None;
-    let mut response = Response {
-        id: None,
-        name: String::new(),
-        output: String::new(),
-        images: Vec::new(),
-        is_error: false,
-    };
-    for (name, value) in at.object(value)? {
-        let at = at.field(&name);
-        match camel_case(&name).as_ref() {
-            _ if value.is_null() => {}
-            "id" => response.id = Some(at.string(value)?).filter(|id| !id.is_empty()),
-            "name" => answered = Some(at.string(value)?),
-            "response" => {
-                (response.output, response.is_error) = output(value);
-                if response.is_error {
-                    losses.note(LossKind::ToolErrorFlagDropped, &at.field("error"));
-                }
-            }
-            "parts" => response.images = images(value, &at, losses)?,
-            "willContinue" if value == Node::Bool(false) => {}
-            _ => losses.note(LossKind::UnknownFieldIgnored, &at),
+    let mut fields = at.fields_in_either_case(value)?;
+    let id = fields.optional_string("id")?.filter(|id| !id.is_empty());
+    let name = fields.string("name")?;
+    let said = fields.optional("response", |response, at| {
+        let (output, is_error) = output(response);
+        if is_error {
+            losses.note(LossKind::ToolErrorFlagDropped, &at.field("error"));
         }
-    }
-    response.name =
-        answered.ok_or_else(|| at.field("name").missing("send the name of the function"))?;
-    Ok(response)
+        Ok((output, is_error))
+    })?;
+    let images = fields.optional("parts", |parts, at| images(parts, at, losses))?;
+    drop_will_continue(&mut fields);
+    fields.note_unread(losses);
+    let (output, is_error) = said.unwrap_or_default();
+    Ok(Response { id, name, output, images: images.unwrap_or_default(), is_error })
 }
 
 /// What a tool says, and whether it failed. `output` and `error` are the names that this API

@@ -1,7 +1,7 @@
 //! Google's own kind of schema, a subset of OpenAPI's, as JSON Schema.
 
-use super::decode::camel_case;
 use crate::decode::{DecodeError, Path};
+use crate::fields::camel_case;
 use polar_wire::json::Node;
 use serde_json::{Map, Value, json};
 

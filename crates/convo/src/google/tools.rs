@@ -1,12 +1,13 @@
 //! The tools offered, and which of them may or must be called.
 
-use super::decode::{camel_case, named_value};
+use super::decode::named_value;
 use super::schema::json_schema;
 use crate::decode::{DecodeError, Losses, Path};
+use crate::fields::camel_case;
 use crate::loss::LossKind;
 use crate::{Tool, ToolChoice};
-use polar_wire::json::{Fields, Node};
-use serde_json::{Map, Value};
+use polar_wire::json::Node;
+use serde_json::Map;
 
 pub(super) fn tools(
     value: Node<'_>,
@@ -25,10 +26,7 @@ pub(super) fn tools(
             match camel_case(&name).as_ref() {
                 _ if value.is_null() => {}
                 "functionDeclarations" => {
-                    for (i, item) in at.list(value)?.into_iter().enumerate() {
-                        let at = at.index(i);
-                        tools.push(declaration(at.object(item)?, &at, losses)?);
-                    }
+                    tools.extend(at.each(value, |item, at| declaration(item, at, losses))?);
                 }
                 _ => {
                     return Err(at.error(
@@ -42,46 +40,30 @@ pub(super) fn tools(
     Ok(tools)
 }
 
-fn declaration(
-    fields: Fields<'_>,
-    at: &Path<'_>,
-    losses: &mut Losses,
-) -> Result<Tool, DecodeError> {
-    let mut tool =
-        Tool { name: String::new(), description: None, parameters: Value::Null, rest: Map::new() };
-    for (name, value) in fields {
-        if value.is_null() {
-            continue;
-        }
-        let at = at.field(&name);
-        let parameters = match camel_case(&name).as_ref() {
-            "name" => {
-                tool.name = at.string(value)?;
-                continue;
-            }
-            "description" => {
-                tool.description = Some(at.string(value)?);
-                continue;
-            }
-            "parameters" => json_schema(value, &at)?,
-            "parametersJsonSchema" => Node::Object(at.object(value)?).into_value(),
-            "behavior" if value.is_text("BLOCKING") || value.is_text("UNSPECIFIED") => continue,
-            _ => {
-                losses.note(LossKind::ToolFieldDropped, &at);
-                continue;
-            }
-        };
-        if !std::mem::replace(&mut tool.parameters, parameters).is_null() {
-            return Err(at.error(
-                "is a second schema of the same function",
-                "send parameters or parametersJsonSchema",
-            ));
-        }
-    }
-    if tool.name.is_empty() {
+fn declaration(value: Node<'_>, at: &Path<'_>, losses: &mut Losses) -> Result<Tool, DecodeError> {
+    let mut fields = at.fields_in_either_case(value)?;
+    let name = fields.string("name")?;
+    if name.is_empty() {
         return Err(at.field("name").missing("name the function"));
     }
-    Ok(tool)
+    let description = fields.optional_string("description")?;
+    let parameters = fields.optional("parameters", json_schema)?;
+    let other_schema = fields.optional("parametersJsonSchema", |schema, at| match parameters {
+        None => Ok(Node::Object(at.object(schema)?).into_value()),
+        Some(_) => Err(at.error(
+            "is a second schema of the same function",
+            "send parameters or parametersJsonSchema",
+        )),
+    })?;
+    fields.optional("behavior", |behavior, at| {
+        if !behavior.is_text("BLOCKING") && !behavior.is_text("UNSPECIFIED") {
+            losses.note(LossKind::ToolFieldDropped, at);
+        }
+        Ok(())
+    })?;
+    fields.note_unread_as(LossKind::ToolFieldDropped, losses);
+    let parameters = parameters.or(other_schema).unwrap_or_default();
+    Ok(Tool { name, description, parameters, rest: Map::new() })
 }
 
 /// `functionCallingConfig`, before the tools are known.
@@ -96,32 +78,31 @@ pub(super) fn tool_config(
     at: &Path<'_>,
     losses: &mut Losses,
 ) -> Result<CallingConfig, DecodeError> {
-    let mut calling = CallingConfig::default();
-    for (name, value) in at.object(value)? {
-        let at = at.field(&name);
-        match camel_case(&name).as_ref() {
-            _ if value.is_null() => {}
-            "functionCallingConfig" => {
-                for (name, value) in at.object(value)? {
-                    let at = at.field(&name);
-                    match camel_case(&name).as_ref() {
-                        _ if value.is_null() => {}
-                        "mode" => calling.mode = named_value(value, &at)?,
-                        "allowedFunctionNames" => {
-                            for (i, item) in at.list(value)?.into_iter().enumerate() {
-                                calling.allowed.push(at.index(i).string(item)?);
-                            }
-                        }
-                        // Calls are told whole, which a client that asks for pieces takes too.
-                        "streamFunctionCallArguments" if value == Node::Bool(false) => {}
-                        _ => losses.note(LossKind::UnknownFieldIgnored, &at),
-                    }
-                }
-            }
-            _ => losses.note(LossKind::UnknownFieldIgnored, &at),
+    let mut fields = at.fields_in_either_case(value)?;
+    let calling =
+        fields.optional("functionCallingConfig", |value, at| calling_config(value, at, losses))?;
+    fields.note_unread(losses);
+    Ok(calling.unwrap_or_default())
+}
+
+fn calling_config(
+    value: Node<'_>,
+    at: &Path<'_>,
+    losses: &mut Losses,
+) -> Result<CallingConfig, DecodeError> {
+    let mut fields = at.fields_in_either_case(value)?;
+    let mode = fields.optional("mode", named_value)?.flatten();
+    let allowed = fields
+        .optional("allowedFunctionNames", |names, at| at.each(names, |name, at| at.string(name)))?;
+    // Calls are told whole, which a client that asks for pieces takes too.
+    fields.optional("streamFunctionCallArguments", |streams, at| {
+        if streams != Node::Bool(false) {
+            losses.note(LossKind::UnknownFieldIgnored, at);
         }
-    }
-    Ok(calling)
+        Ok(())
+    })?;
+    fields.note_unread(losses);
+    Ok(CallingConfig { mode, allowed: allowed.unwrap_or_default() })
 }
 
 impl CallingConfig {

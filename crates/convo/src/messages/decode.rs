@@ -5,13 +5,13 @@
 //! leaving it out would change what the model is told or may do.
 
 use super::reply::UNPARSED_ARGUMENTS;
-use crate::decode::{
-    BlockFields, DecodeError, Losses, Path, check_blocks, check_request, note_order,
-};
+use crate::decode::{DecodeError, Losses, Path, check_blocks, check_request, note_order};
+use crate::fields::ObjectFields;
 use crate::loss::LossKind;
+use crate::output_format::response_format;
 use crate::{Block, Dialect, ImageSource, Message, Request, Role, Tool, ToolChoice};
 use polar_wire::json::{Fields, Node};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 /// What the request is for.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -70,8 +70,10 @@ pub(crate) fn decode(body: Fields<'_>, purpose: Purpose) -> Result<Request, Deco
             "output_config" => output_config(value, &at, &mut request, &mut losses)?,
             "output_format" => output_format(value, &at, &mut request, &mut losses)?,
             other => {
-                if let Some((_, mend)) = REFUSED.iter().find(|(field, _)| *field == other) {
-                    return Err(at.error("is not supported", *mend));
+                match REFUSED.iter().find(|(field, _)| *field == other) {
+                    Some(_) if value == Node::List(Vec::new()) => continue,
+                    Some((_, mend)) => return Err(at.error("is not supported", *mend)),
+                    None => {}
                 }
                 note_unsent(other, &value, &at, &mut losses);
                 request.unsent.insert(name.into_owned(), value.into_value());
@@ -130,38 +132,25 @@ fn output_config(
     request: &mut Request,
     losses: &mut Losses,
 ) -> Result<(), DecodeError> {
-    for (name, value) in at.object(value)? {
-        let at = at.field(&name);
-        match name.as_ref() {
-            _ if value.is_null() => {}
-            "format" => output_format(value, &at, request, losses)?,
-            "effort" => {
-                losses.note(LossKind::EffortIgnored, &at);
-                request.unsent.insert("effort".into(), value.into_value());
-            }
-            _ => losses.note(LossKind::UnknownFieldIgnored, &at),
-        }
+    let mut fields = at.fields(value)?;
+    fields.optional("format", |format, at| output_format(format, at, request, losses))?;
+    if let Some(effort) = fields.remove("effort") {
+        losses.note(LossKind::EffortIgnored, &at.field("effort"));
+        request.unsent.insert("effort".into(), effort.into_value());
     }
+    fields.note_unread(losses);
     Ok(())
 }
 
-/// Structured output, in the words engines know.
 fn output_format(
     value: Node<'_>,
     at: &Path<'_>,
     request: &mut Request,
     losses: &mut Losses,
 ) -> Result<(), DecodeError> {
-    let mut fields = BlockFields { fields: at.object(value)?, at };
-    if fields.string("type")? != "json_schema" {
-        return Err(at.field("type").error("is not known", "send \"json_schema\""));
+    if let Some(format) = response_format(value, at, losses)? {
+        request.rest.insert("response_format".into(), format);
     }
-    let response_format = json!({
-        "type": "json_schema",
-        "json_schema": {"name": "output", "schema": fields.take("schema")?.into_value(), "strict": true},
-    });
-    fields.note_unread(losses);
-    request.rest.insert("response_format".into(), response_format);
     Ok(())
 }
 
@@ -207,36 +196,22 @@ fn messages(
     at: &Path<'_>,
     losses: &mut Losses,
 ) -> Result<Vec<Message>, DecodeError> {
-    let items = at.list(value)?;
-    let mut messages = Vec::with_capacity(items.len());
-    for (i, item) in items.into_iter().enumerate() {
-        let at = at.index(i);
-        messages.push(message(at.object(item)?, &at, losses)?);
-    }
-    Ok(messages)
+    at.each(value, |item, at| message(at.fields(item)?, losses))
 }
 
-fn message(fields: Fields<'_>, at: &Path<'_>, losses: &mut Losses) -> Result<Message, DecodeError> {
-    let (mut role, mut content) = (None, None);
-    for (name, value) in fields {
-        let at = at.field(&name);
-        match name.as_ref() {
-            "role" => role = Some(self::role(&at.string(value)?, &at)?),
-            "content" => content = Some(value),
-            "cache_control" => losses.note(LossKind::CacheControlDropped, &at),
-            _ if value.is_null() => {}
-            _ => losses.note(LossKind::UnknownFieldIgnored, &at),
-        }
-    }
-    let role = role.ok_or_else(|| at.field("role").missing("send the role of the message"))?;
-    let at = at.field("content");
-    let content = content.ok_or_else(|| at.missing("send a string or a list of blocks"))?;
-    let blocks = match role {
-        Role::System => text_blocks(content, &at, losses)?,
-        _ => self::content(content, &at, losses)?,
-    };
-    check_blocks(role, &blocks, &at)?;
-    note_order(role, &blocks, &at, losses);
+fn message(mut fields: ObjectFields<'_, '_>, losses: &mut Losses) -> Result<Message, DecodeError> {
+    fields.drop_cache_mark(losses);
+    let role = fields.required("role", |role, at| self::role(&at.string(role)?, at))?;
+    let blocks = fields.required("content", |content, at| {
+        let blocks = match role {
+            Role::System => text_blocks(content, at, losses)?,
+            _ => self::content(content, at, losses)?,
+        };
+        check_blocks(role, &blocks, at)?;
+        note_order(role, &blocks, at, losses);
+        Ok(blocks)
+    })?;
+    fields.note_unread(losses);
     Ok(Message::new(role, blocks))
 }
 
@@ -255,54 +230,59 @@ fn content(value: Node<'_>, at: &Path<'_>, losses: &mut Losses) -> Result<Vec<Bl
     let items = match value {
         Node::Text(text) if text.is_empty() => return Ok(Vec::new()),
         Node::Text(text) => return Ok(vec![Block::Text(text.into_owned())]),
-        Node::List(items) => items,
+        items @ Node::List(_) => items,
         other => return Err(at.wrong_kind(&other, "a string or a list of blocks")),
     };
-    let mut blocks = Vec::with_capacity(items.len());
-    for (i, item) in items.into_iter().enumerate() {
-        let at = at.index(i);
-        let block = block(at.object(item)?, &at, losses)?;
-        if !matches!(&block, Block::Text(text) if text.is_empty()) {
-            blocks.push(block);
-        }
-    }
-    Ok(blocks)
+    let blocks = at.each(items, |item, at| block(at.fields(item)?, losses))?;
+    let says_nothing = |block: &Block| matches!(block, Block::Text(text) if text.is_empty());
+    Ok(blocks.into_iter().flatten().filter(|block| !says_nothing(block)).collect())
 }
 
-fn block(fields: Fields<'_>, at: &Path<'_>, losses: &mut Losses) -> Result<Block, DecodeError> {
-    let mut fields = BlockFields { fields, at };
-    if fields.remove("cache_control").is_some() {
-        losses.note(LossKind::CacheControlDropped, &at.field("cache_control"));
-    }
-    let kind_at = at.field("type");
-    let kind = match fields.remove("type") {
-        Some(kind) => kind_at.string(kind)?,
-        None => return Err(kind_at.missing("send the type of the block, for example \"text\"")),
-    };
+/// None for what the model is not shown.
+fn block(
+    mut fields: ObjectFields<'_, '_>,
+    losses: &mut Losses,
+) -> Result<Option<Block>, DecodeError> {
+    fields.drop_cache_mark(losses);
+    let at = fields.at;
+    let kind = fields.kind("text")?;
     let block = match kind.as_str() {
         "text" => Block::Text(fields.string("text")?),
         "thinking" => Block::Reasoning {
             text: fields.string("thinking")?,
             signature: fields.optional_string("signature")?.filter(|mark| !mark.is_empty()),
         },
+        // Of a conversation that began on Anthropic's servers, which alone can read it.
+        "redacted_thinking" => {
+            fields.take("data")?;
+            losses.note(LossKind::EncryptedReasoningDropped, &at.field("data"));
+            fields.note_unread(losses);
+            return Ok(None);
+        }
         "tool_use" => Block::ToolCall {
             id: fields.string("id")?,
             name: fields.string("name")?,
-            arguments: arguments(fields.take("input")?, &at.field("input"))?,
+            arguments: fields.required("input", arguments)?,
         },
         "tool_result" => tool_result(&mut fields, losses)?,
-        "image" => Block::Image(image(fields.take("source")?, &at.field("source"), losses)?),
+        "image" => Block::Image(fields.required("source", |s, at| image(s, at, losses))?),
         "document" if is_text_document(&fields.fields) => fields.as_text(&kind, losses),
+        "document" => {
+            return Err(at.field("source").error(
+                "is a file, which engines cannot read",
+                "send its content as text or images",
+            ));
+        }
         "tool_reference" | "search_result" => fields.as_text(&kind, losses),
         other => {
-            return Err(kind_at.error(
+            return Err(at.field("type").error(
                 format!("is {other:?}, which cannot be shown to this model"),
                 "send text, image, tool_use, tool_result or thinking blocks",
             ));
         }
     };
     fields.note_unread(losses);
-    Ok(block)
+    Ok(Some(block))
 }
 
 /// Whether a document is text already; one that has to be converted first cannot be shown.
@@ -325,34 +305,30 @@ fn arguments(input: Node<'_>, at: &Path<'_>) -> Result<String, DecodeError> {
 }
 
 fn tool_result(
-    fields: &mut BlockFields<'_, '_>,
+    fields: &mut ObjectFields<'_, '_>,
     losses: &mut Losses,
 ) -> Result<Block, DecodeError> {
     let call_id = fields.string("tool_use_id")?;
-    let content_at = fields.at.field("content");
-    let content = match fields.remove("content") {
-        None | Some(Node::Null) => Vec::new(),
-        Some(value) => content(value, &content_at, losses)?,
-    };
-    if !content.iter().all(|block| matches!(block, Block::Text(_) | Block::Image(_))) {
-        return Err(content_at.error(
-            "holds a block that does not belong in a tool result",
-            "send text, image, document or tool_reference blocks",
-        ));
-    }
-    note_order(Role::Tool, &content, &content_at, losses);
-    let is_error = match fields.remove("is_error") {
-        None | Some(Node::Null) => false,
-        Some(value) => fields.at.field("is_error").bool(&value)?,
-    };
+    let content = fields.optional("content", |value, at| {
+        let content = content(value, at, losses)?;
+        if !content.iter().all(|block| matches!(block, Block::Text(_) | Block::Image(_))) {
+            return Err(at.error(
+                "holds a block that does not belong in a tool result",
+                "send text, image, document or tool_reference blocks",
+            ));
+        }
+        note_order(Role::Tool, &content, at, losses);
+        Ok(content)
+    })?;
+    let is_error = fields.optional_bool("is_error")?.unwrap_or_default();
     if is_error {
         losses.note(LossKind::ToolErrorFlagDropped, &fields.at.field("is_error"));
     }
-    Ok(Block::ToolResult { call_id, content, is_error })
+    Ok(Block::ToolResult { call_id, content: content.unwrap_or_default(), is_error })
 }
 
 fn image(source: Node<'_>, at: &Path<'_>, losses: &mut Losses) -> Result<ImageSource, DecodeError> {
-    let mut fields = BlockFields { fields: at.object(source)?, at };
+    let mut fields = at.fields(source)?;
     let image = match fields.string("type")?.as_str() {
         "url" => ImageSource::Url(fields.string("url")?),
         "base64" => ImageSource::Base64 {
@@ -368,47 +344,41 @@ fn image(source: Node<'_>, at: &Path<'_>, losses: &mut Losses) -> Result<ImageSo
 }
 
 fn tools(value: Node<'_>, at: &Path<'_>, losses: &mut Losses) -> Result<Vec<Tool>, DecodeError> {
-    let items = at.list(value)?;
-    let mut tools = Vec::with_capacity(items.len());
-    for (i, item) in items.into_iter().enumerate() {
-        let at = at.index(i);
-        tools.push(tool(at.object(item)?, &at, losses)?);
-    }
-    Ok(tools)
+    at.each(value, |item, at| tool(at.fields(item)?, losses))
 }
 
-fn tool(fields: Fields<'_>, at: &Path<'_>, losses: &mut Losses) -> Result<Tool, DecodeError> {
-    let mut tool =
-        Tool { name: String::new(), description: None, parameters: Value::Null, rest: Map::new() };
-    for (name, value) in fields {
-        let at = at.field(&name);
-        match name.as_ref() {
-            _ if value.is_null() => {}
-            "type" if value.is_text("custom") => {}
-            "type" => {
-                return Err(at.error(
-                    format!("is {value}, a tool that Anthropic's servers run or define"),
-                    "offer a tool with its own input_schema instead, or switch this one off",
-                ));
-            }
-            "name" => tool.name = at.string(value)?,
-            "description" => tool.description = Some(at.string(value)?),
-            "input_schema" => tool.parameters = Node::Object(at.object(value)?).into_value(),
-            "strict" => {
-                tool.rest.insert(name.into_owned(), value.into_value());
-            }
-            "cache_control" => losses.note(LossKind::CacheControlDropped, &at),
-            "defer_loading" if value == Node::Bool(true) => {
-                losses.note(LossKind::ToolDeferLoadingIgnored, &at);
-            }
-            // Arguments always stream as they are sampled.
-            "defer_loading" | "eager_input_streaming" => {}
-            _ => losses.note(LossKind::ToolFieldDropped, &at),
-        }
-    }
+fn tool(mut fields: ObjectFields<'_, '_>, losses: &mut Losses) -> Result<Tool, DecodeError> {
+    fields.drop_cache_mark(losses);
+    let at = fields.at;
+    fields.optional("type", |kind, at| match kind.is_text("custom") {
+        true => Ok(()),
+        false => Err(at.error(
+            format!("is {kind}, a tool that Anthropic's servers run or define"),
+            "offer a tool with its own input_schema instead, or switch this one off",
+        )),
+    })?;
+    let mut tool = Tool {
+        name: fields.string("name")?,
+        description: fields.optional_string("description")?,
+        parameters: Value::Null,
+        rest: Map::new(),
+    };
     if tool.name.is_empty() {
         return Err(at.field("name").missing("name the tool"));
     }
+    let schema = fields.optional("input_schema", |schema, at| at.object(schema))?;
+    if let Some(schema) = schema {
+        tool.parameters = Node::Object(schema).into_value();
+    }
+    if let Some(strict) = fields.remove("strict") {
+        tool.rest.insert("strict".to_owned(), strict.into_value());
+    }
+    if fields.remove("defer_loading") == Some(Node::Bool(true)) {
+        losses.note(LossKind::ToolDeferLoadingIgnored, &at.field("defer_loading"));
+    }
+    // Arguments always stream as they are sampled.
+    fields.remove("eager_input_streaming");
+    fields.note_unread_as(LossKind::ToolFieldDropped, losses);
     Ok(tool)
 }
 
@@ -418,20 +388,13 @@ fn tool_choice(
     request: &mut Request,
     losses: &mut Losses,
 ) -> Result<(), DecodeError> {
-    let mut kind = String::new();
-    let mut tool = None;
-    for (name, value) in at.object(value)? {
-        let at = at.field(&name);
-        match name.as_ref() {
-            "type" => kind = at.string(value)?,
-            "name" => tool = Some(at.string(value)?),
-            "disable_parallel_tool_use" if at.bool(&value)? => {
-                request.rest.insert("parallel_tool_calls".into(), Value::Bool(false));
-            }
-            "disable_parallel_tool_use" => {}
-            _ => losses.note(LossKind::UnknownFieldIgnored, &at),
-        }
+    let mut fields = at.fields(value)?;
+    let kind = fields.kind("auto")?;
+    let tool = fields.optional_string("name")?;
+    if fields.optional_bool("disable_parallel_tool_use")? == Some(true) {
+        request.rest.insert("parallel_tool_calls".into(), Value::Bool(false));
     }
+    fields.note_unread(losses);
     request.tool_choice = Some(match (kind.as_str(), tool) {
         ("auto", _) => ToolChoice::Auto,
         ("any", _) => ToolChoice::Required,

@@ -8,11 +8,12 @@ use super::history::ResponsesHistory;
 use super::items::Conversation;
 use super::terms::ResponsesTerms;
 use super::tools::{self, Offered};
-use crate::decode::{BlockFields, DecodeError, Losses, Path, check_tool_choice};
+use crate::decode::{DecodeError, Losses, Path, check_tool_choice};
 use crate::loss::LossKind;
+use crate::output_format::response_format;
 use crate::{Dialect, Message, Request, Role};
 use polar_wire::json::{Fields, Node};
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 use std::sync::Arc;
 
 /// Labels without effect on what is sampled.
@@ -132,31 +133,28 @@ impl Draft<'_> {
     }
 
     fn reasoning(&mut self, value: Node<'_>, at: &Path<'_>) -> Result<(), DecodeError> {
-        for (name, value) in at.object(value)? {
-            let at = at.field(&name);
-            match name.as_ref() {
-                _ if value.is_null() => {}
-                "effort" => {
-                    let effort = at.string(value)?;
-                    if EFFORTS.contains(&effort.as_str()) {
-                        self.request.rest.insert("reasoning_effort".into(), Value::from(effort));
-                    } else {
-                        self.losses.note(LossKind::EffortIgnored, &at);
-                        self.request.unsent.insert("reasoning_effort".into(), Value::from(effort));
-                    }
-                }
-                // Nobody writes one: the reasoning itself is told in its place.
-                "summary" | "generate_summary" => {
-                    let kind = at.string(value)?;
-                    self.terms.summary = kind != "none";
-                    self.request.unsent.insert("reasoning_summary".into(), Value::from(kind));
-                }
-                // All reasoning that is sent is shown to the model.
-                "context" if value.is_text("all_turns") => {}
-                "context" => self.losses.note(LossKind::ContextManagementIgnored, &at),
-                _ => self.losses.note(LossKind::UnknownFieldIgnored, &at),
+        let mut fields = at.fields(value)?;
+        if let Some(effort) = fields.optional_string("effort")? {
+            let known = EFFORTS.contains(&effort.as_str());
+            if !known {
+                self.losses.note(LossKind::EffortIgnored, &at.field("effort"));
+            }
+            let request = &mut self.request;
+            let told = if known { &mut request.rest } else { &mut request.unsent };
+            told.insert("reasoning_effort".into(), Value::from(effort));
+        }
+        // Nobody writes one: the reasoning itself is told in its place.
+        for name in ["summary", "generate_summary"] {
+            if let Some(kind) = fields.optional_string(name)? {
+                self.terms.summary = kind != "none";
+                self.request.unsent.insert("reasoning_summary".into(), Value::from(kind));
             }
         }
+        // All reasoning that is sent is shown to the model.
+        if fields.remove("context").is_some_and(|context| !context.is_text("all_turns")) {
+            self.losses.note(LossKind::ContextManagementIgnored, &at.field("context"));
+        }
+        fields.note_unread(&mut self.losses);
         Ok(())
     }
 
@@ -199,7 +197,7 @@ impl Draft<'_> {
             Some(Node::List(items)) => {
                 for (i, item) in items.into_iter().enumerate() {
                     let at = at.index(i);
-                    let item = BlockFields { fields: at.object(item)?, at: &at };
+                    let item = at.fields(item)?;
                     conversation.item(item, i, &mut self.losses)?;
                 }
             }
@@ -254,52 +252,15 @@ fn text(
     request: &mut Request,
     losses: &mut Losses,
 ) -> Result<(), DecodeError> {
-    for (name, value) in at.object(value)? {
-        let at = at.field(&name);
-        match name.as_ref() {
-            _ if value.is_null() => {}
-            "format" => output_format(value, &at, request, losses)?,
-            "verbosity" => {
-                losses.note(LossKind::VerbosityIgnored, &at);
-                request.unsent.insert("verbosity".into(), value.into_value());
-            }
-            _ => losses.note(LossKind::UnknownFieldIgnored, &at),
-        }
+    let mut fields = at.fields(value)?;
+    let format = fields.optional("format", |format, at| response_format(format, at, losses))?;
+    if let Some(format) = format.flatten() {
+        request.rest.insert("response_format".into(), format);
     }
-    Ok(())
-}
-
-/// Structured output, in the words engines know.
-fn output_format(
-    value: Node<'_>,
-    at: &Path<'_>,
-    request: &mut Request,
-    losses: &mut Losses,
-) -> Result<(), DecodeError> {
-    let mut fields = BlockFields { fields: at.object(value)?, at };
-    let response_format = match fields.string("type")?.as_str() {
-        "text" => None,
-        "json_object" => Some(json!({"type": "json_object"})),
-        "json_schema" => {
-            let mut schema = Map::new();
-            schema.insert("name".into(), Value::from(fields.string("name")?));
-            for name in ["description", "schema", "strict"] {
-                if let Some(value) = fields.remove(name).filter(|value| !value.is_null()) {
-                    schema.insert(name.into(), value.into_value());
-                }
-            }
-            Some(json!({"type": "json_schema", "json_schema": schema}))
-        }
-        other => {
-            return Err(at.field("type").error(
-                format!("is {other:?}"),
-                "send \"text\", \"json_object\" or \"json_schema\"",
-            ));
-        }
-    };
+    if let Some(verbosity) = fields.remove("verbosity") {
+        losses.note(LossKind::VerbosityIgnored, &at.field("verbosity"));
+        request.unsent.insert("verbosity".into(), verbosity.into_value());
+    }
     fields.note_unread(losses);
-    if let Some(response_format) = response_format {
-        request.rest.insert("response_format".into(), response_format);
-    }
     Ok(())
 }

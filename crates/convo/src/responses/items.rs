@@ -9,7 +9,8 @@ use super::history::ResponsesHistory;
 use super::reply::reply_of;
 use super::tools::{self, Offered};
 use super::{custom_input, local_shell, reasoning};
-use crate::decode::{BlockFields, DecodeError, Losses, Path};
+use crate::decode::{DecodeError, Losses, Path};
+use crate::fields::ObjectFields;
 use crate::loss::LossKind;
 use crate::{Block, ImageSource, Message, Role};
 use polar_wire::json::Node;
@@ -50,14 +51,14 @@ impl<'h> Conversation<'h> {
     /// Takes the next item in. `position` counts the items of the request.
     pub(super) fn item(
         &mut self,
-        mut fields: BlockFields<'_, '_>,
+        mut fields: ObjectFields<'_, '_>,
         position: usize,
         losses: &mut Losses,
     ) -> Result<(), DecodeError> {
         let at = fields.at;
         let kind_at = at.field("type");
         let kind = match fields.remove("type") {
-            Some(Node::Null) | None if fields.has("role") => "message".to_owned(),
+            None if fields.has("role") => "message".to_owned(),
             Some(kind) => kind_at.string(kind)?,
             None => return Err(kind_at.missing("send the type of the item, as \"message\"")),
         };
@@ -98,7 +99,7 @@ impl<'h> Conversation<'h> {
 
     fn output(
         &mut self,
-        fields: &mut BlockFields<'_, '_>,
+        fields: &mut ObjectFields<'_, '_>,
         id: Option<String>,
         losses: &mut Losses,
     ) -> Result<(), DecodeError> {
@@ -114,7 +115,7 @@ impl<'h> Conversation<'h> {
 
     fn tools(
         &mut self,
-        fields: &mut BlockFields<'_, '_>,
+        fields: &mut ObjectFields<'_, '_>,
         position: usize,
         losses: &mut Losses,
     ) -> Result<(), DecodeError> {
@@ -129,7 +130,7 @@ impl<'h> Conversation<'h> {
 
     fn message(
         &mut self,
-        fields: &mut BlockFields<'_, '_>,
+        fields: &mut ObjectFields<'_, '_>,
         id: Option<&str>,
         losses: &mut Losses,
     ) -> Result<(), DecodeError> {
@@ -215,19 +216,22 @@ fn rank(block: &Block) -> u8 {
     }
 }
 
-fn function_call(fields: &mut BlockFields<'_, '_>) -> Result<Block, DecodeError> {
+fn function_call(fields: &mut ObjectFields<'_, '_>) -> Result<Block, DecodeError> {
     let (id, name) = called(fields)?;
     let arguments = fields.string("arguments")?;
     Ok(Block::ToolCall { id, name, arguments })
 }
 
-fn custom_call(fields: &mut BlockFields<'_, '_>) -> Result<Block, DecodeError> {
+fn custom_call(fields: &mut ObjectFields<'_, '_>) -> Result<Block, DecodeError> {
     let (id, name) = called(fields)?;
     let arguments = custom_input::arguments(&fields.string("input")?);
     Ok(Block::ToolCall { id, name, arguments })
 }
 
-fn shell_call(fields: &mut BlockFields<'_, '_>, losses: &mut Losses) -> Result<Block, DecodeError> {
+fn shell_call(
+    fields: &mut ObjectFields<'_, '_>,
+    losses: &mut Losses,
+) -> Result<Block, DecodeError> {
     let id = fields.string("call_id")?;
     let at = fields.at.field("action");
     let action = shell_action(fields.take("action")?, &at, losses)?;
@@ -236,7 +240,7 @@ fn shell_call(fields: &mut BlockFields<'_, '_>, losses: &mut Losses) -> Result<B
 }
 
 /// Id of a call and the name the model knows.
-fn called(fields: &mut BlockFields<'_, '_>) -> Result<(String, String), DecodeError> {
+fn called(fields: &mut ObjectFields<'_, '_>) -> Result<(String, String), DecodeError> {
     let namespace = fields.optional_string("namespace")?;
     let name = fields.string("name")?;
     Ok((fields.string("call_id")?, tools::called_name(namespace.as_deref(), &name)))
@@ -280,7 +284,7 @@ fn content(value: Node<'_>, at: &Path<'_>, losses: &mut Losses) -> Result<Vec<Bl
     let mut blocks = Vec::with_capacity(parts.len());
     for (i, item) in parts.into_iter().enumerate() {
         let at = at.index(i);
-        let mut fields = BlockFields { fields: at.object(item)?, at: &at };
+        let mut fields = at.fields(item)?;
         let block = part(&mut fields, losses)?;
         fields.note_unread(losses);
         if !matches!(&block, Block::Text(text) if text.is_empty()) {
@@ -293,21 +297,15 @@ fn content(value: Node<'_>, at: &Path<'_>, losses: &mut Losses) -> Result<Vec<Bl
     Ok(blocks)
 }
 
-fn part(fields: &mut BlockFields<'_, '_>, losses: &mut Losses) -> Result<Block, DecodeError> {
+fn part(fields: &mut ObjectFields<'_, '_>, losses: &mut Losses) -> Result<Block, DecodeError> {
     let at = fields.at;
-    let kind_at = at.field("type");
-    let kind = match fields.remove("type") {
-        Some(kind) => kind_at.string(kind)?,
-        None => return Err(kind_at.missing("send the type of the part, as \"input_text\"")),
-    };
+    let kind = fields.kind("input_text")?;
     match kind.as_str() {
         "input_text" | "output_text" | "text" => {
             // Always empty in what Polar tells.
             for name in ["annotations", "logprobs"] {
-                match fields.remove(name) {
-                    None | Some(Node::Null) => {}
-                    Some(Node::List(items)) if items.is_empty() => {}
-                    Some(_) => losses.note(LossKind::UnknownFieldIgnored, &at.field(name)),
+                if fields.remove(name).is_some_and(|items| items != Node::List(Vec::new())) {
+                    losses.note(LossKind::UnknownFieldIgnored, &at.field(name));
                 }
             }
             Ok(Block::Text(fields.string("text")?))
@@ -322,14 +320,14 @@ fn part(fields: &mut BlockFields<'_, '_>, losses: &mut Losses) -> Result<Block, 
             let audio = fields.take("input_audio")?.into_value();
             Ok(Block::Other(json!({"type": "input_audio", "input_audio": audio})))
         }
-        other => Err(kind_at.error(
+        other => Err(at.field("type").error(
             format!("is {other:?}, which cannot be shown to this model"),
             "send input_text, output_text or input_image parts",
         )),
     }
 }
 
-fn image(fields: &mut BlockFields<'_, '_>) -> Result<Block, DecodeError> {
+fn image(fields: &mut ObjectFields<'_, '_>) -> Result<Block, DecodeError> {
     let url = fields.optional_string("image_url")?;
     let Some(url) = url else {
         let at = fields.at.field("image_url");

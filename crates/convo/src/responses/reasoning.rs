@@ -5,7 +5,8 @@
 //! who trim what they show.
 
 use crate::Block;
-use crate::decode::{BlockFields, DecodeError, Losses, Path};
+use crate::decode::{DecodeError, Losses, Path};
+use crate::fields::ObjectFields;
 use crate::loss::LossKind;
 use polar_wire::json::Node;
 
@@ -19,7 +20,7 @@ pub(super) fn sealed(text: &str) -> String {
 
 /// Reads a reasoning item. None when it says nothing.
 pub(super) fn block(
-    fields: &mut BlockFields<'_, '_>,
+    fields: &mut ObjectFields<'_, '_>,
     losses: &mut Losses,
 ) -> Result<Option<Block>, DecodeError> {
     let at = fields.at;
@@ -66,7 +67,7 @@ fn text(
     let mut texts = Vec::new();
     for (i, part) in at.list(parts)?.into_iter().enumerate() {
         let at = at.index(i);
-        let mut fields = BlockFields { fields: at.object(part)?, at: &at };
+        let mut fields = at.fields(part)?;
         let said = fields.string("type")?;
         if said != kind && said != "text" {
             let at = at.field("type");

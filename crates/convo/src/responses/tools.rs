@@ -7,10 +7,11 @@
 
 use super::terms::ResponsesTerms;
 use super::{custom_input, local_shell};
-use crate::decode::{BlockFields, DecodeError, Losses, Path};
+use crate::decode::{DecodeError, Losses, Path, tool_choice_word};
+use crate::fields::ObjectFields;
 use crate::loss::LossKind;
 use crate::{Tool, ToolChoice};
-use polar_wire::json::{Fields, Node};
+use polar_wire::json::Node;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
@@ -57,10 +58,7 @@ impl Offered {
         losses: &mut Losses,
     ) -> Result<(), DecodeError> {
         let mut offer = Offer { offered: self, losses };
-        for (i, item) in at.list(value)?.into_iter().enumerate() {
-            let at = at.index(i);
-            offer.tool(BlockFields { fields: at.object(item)?, at: &at }, None)?;
-        }
+        at.each(value, |item, at| offer.tool(at.fields(item)?, None))?;
         Ok(())
     }
 }
@@ -73,14 +71,11 @@ struct Offer<'a> {
 impl Offer<'_> {
     fn tool(
         &mut self,
-        mut fields: BlockFields<'_, '_>,
+        mut fields: ObjectFields<'_, '_>,
         namespace: Option<&str>,
     ) -> Result<(), DecodeError> {
         let kind_at = fields.at.field("type");
-        let kind = match fields.remove("type") {
-            Some(kind) => kind_at.string(kind)?,
-            None => return Err(kind_at.missing("send the type of the tool, as \"function\"")),
-        };
+        let kind = fields.kind("function")?;
         match kind.as_str() {
             "function" => self.function(fields, namespace),
             "custom" => self.custom(fields, namespace),
@@ -109,7 +104,7 @@ impl Offer<'_> {
 
     fn function(
         &mut self,
-        fields: BlockFields<'_, '_>,
+        fields: ObjectFields<'_, '_>,
         namespace: Option<&str>,
     ) -> Result<(), DecodeError> {
         let mut tool = Tool {
@@ -139,7 +134,7 @@ impl Offer<'_> {
 
     fn custom(
         &mut self,
-        mut fields: BlockFields<'_, '_>,
+        mut fields: ObjectFields<'_, '_>,
         namespace: Option<&str>,
     ) -> Result<(), DecodeError> {
         let at = fields.at;
@@ -163,7 +158,7 @@ impl Offer<'_> {
         self.add(tool, client, at)
     }
 
-    fn namespace(&mut self, mut fields: BlockFields<'_, '_>) -> Result<(), DecodeError> {
+    fn namespace(&mut self, mut fields: ObjectFields<'_, '_>) -> Result<(), DecodeError> {
         let at = fields.at;
         let namespace = fields.string("name")?;
         let tools_at = at.field("tools");
@@ -174,7 +169,7 @@ impl Offer<'_> {
         }
         for (i, item) in tools_at.list(fields.take("tools")?)?.into_iter().enumerate() {
             let at = tools_at.index(i);
-            self.tool(BlockFields { fields: at.object(item)?, at: &at }, Some(&namespace))?;
+            self.tool(at.fields(item)?, Some(&namespace))?;
         }
         fields.note_unread(self.losses);
         Ok(())
@@ -238,7 +233,7 @@ fn grammar(
     at: &Path<'_>,
     losses: &mut Losses,
 ) -> Result<Option<(String, String)>, DecodeError> {
-    let mut fields = BlockFields { fields: at.object(value)?, at };
+    let mut fields = at.fields(value)?;
     let grammar = match fields.string("type")?.as_str() {
         "text" => None,
         "grammar" => {
@@ -262,18 +257,10 @@ pub(super) fn choice(
 ) -> Result<ToolChoice, DecodeError> {
     const MEND: &str =
         "send \"auto\", \"none\", \"required\" or {\"type\":\"function\",\"name\":…}";
-    let fields: Fields<'_> = match value {
-        Node::Object(fields) => fields,
-        choice => {
-            return match choice.as_str() {
-                Some("auto") => Ok(ToolChoice::Auto),
-                Some("none") => Ok(ToolChoice::None),
-                Some("required") => Ok(ToolChoice::Required),
-                _ => Err(at.error(format!("is {choice}"), MEND)),
-            };
-        }
-    };
-    let mut fields = BlockFields { fields, at };
+    if !matches!(value, Node::Object(_)) {
+        return tool_choice_word(&value, at, MEND);
+    }
+    let mut fields = at.fields(value)?;
     let choice = match fields.string("type")?.as_str() {
         "function" | "custom" => {
             let namespace = fields.optional_string("namespace")?;

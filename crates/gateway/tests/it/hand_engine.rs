@@ -9,13 +9,15 @@ use polar_engine::{
     GenerateRequest,
 };
 use serde_json::Map;
-use tokio::sync::{Mutex, mpsc};
+use tokio::sync::{Mutex, RwLock, RwLockWriteGuard, mpsc};
 
 type Event = Result<EngineEvent, EngineError>;
 
 pub(crate) struct HandEngine {
     info: EngineInfo,
     refusals: std::sync::Mutex<Vec<EngineError>>,
+    /// Held by a test while the engine is to accept nothing.
+    gate: RwLock<()>,
     sender: mpsc::UnboundedSender<HandedCall>,
     receiver: Mutex<mpsc::UnboundedReceiver<HandedCall>>,
 }
@@ -41,6 +43,7 @@ impl Default for HandEngine {
                 weight_version: None,
             },
             refusals: std::sync::Mutex::default(),
+            gate: RwLock::default(),
             sender,
             receiver: Mutex::new(receiver),
         }
@@ -50,6 +53,11 @@ impl Default for HandEngine {
 impl HandEngine {
     pub(crate) async fn next_call(&self) -> HandedCall {
         self.receiver.lock().await.recv().await.unwrap()
+    }
+
+    /// Accepts no call until what comes back is dropped.
+    pub(crate) async fn hold(&self) -> RwLockWriteGuard<'_, ()> {
+        self.gate.write().await
     }
 
     /// Refuses the next call with this error.
@@ -65,6 +73,7 @@ impl Engine for HandEngine {
     }
 
     async fn generate(&self, request: GenerateRequest) -> Result<EngineStream, EngineError> {
+        let _open = self.gate.read().await;
         if let Some(error) = self.refusals.lock().unwrap().pop() {
             return Err(error);
         }

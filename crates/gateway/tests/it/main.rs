@@ -4,6 +4,7 @@
 
 mod auth;
 mod capture;
+mod chat;
 mod hand_engine;
 mod history;
 mod limits;

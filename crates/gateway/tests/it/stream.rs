@@ -19,6 +19,19 @@ async fn read_until<B: AsRef<[u8]>, E: std::fmt::Debug>(
     }
 }
 
+/// Reads on until some more events have come, in the silence of the engine.
+async fn lives_on<B: AsRef<[u8]>, E: std::fmt::Debug>(
+    body: &mut (impl Stream<Item = Result<B, E>> + Unpin),
+    seen: &mut String,
+) {
+    let events = |seen: &str| seen.matches("data: ").count();
+    let wanted = events(seen) + 4;
+    while events(seen) < wanted {
+        let piece = within("signs of life", body.next()).await.unwrap().unwrap();
+        seen.push_str(std::str::from_utf8(piece.as_ref()).unwrap());
+    }
+}
+
 #[tokio::test]
 async fn the_harness_gets_tokens_as_they_are_sampled() {
     let rig = Rig::start().await;
@@ -59,6 +72,37 @@ async fn silence_carries_keep_alives() {
         call.prompt(&[1]);
         call.end(1, 0);
         while within("rest", body.next()).await.is_some() {}
+    }
+}
+
+/// Gemini CLI gives up when headers take a minute, and Codex and Qwen Code count only events as
+/// life, not comments.
+#[tokio::test]
+async fn an_engine_that_accepts_nothing_yet_keeps_no_headers_back_and_no_client_waiting() {
+    let config = GatewayConfig {
+        keep_alive: Duration::from_millis(20),
+        header_wait: Duration::from_millis(20),
+        ..GatewayConfig::default()
+    };
+    let rig = Rig::with(config).await;
+    let session = rig.open("s");
+    for (path, body) in dialects(true) {
+        let held = rig.engine.hold().await;
+        let sent = rig.post(path, session.secret(), &body).send();
+        let mut body = within("headers", sent).await.unwrap().bytes_stream();
+        let mut seen = String::new();
+        lives_on(&mut body, &mut seen).await;
+        drop(held);
+        let call = within("the engine call", rig.engine.next_call()).await;
+        call.prompt(&[1]);
+        call.text("first", &[2]);
+        read_until(&mut body, &mut seen, "first").await;
+        lives_on(&mut body, &mut seen).await;
+        call.text("last", &[3]);
+        call.end(1, 2);
+        read_until(&mut body, &mut seen, end_mark(path)).await;
+        assert!(seen.contains("last"), "{path}: {seen}");
+        assert!(!seen.lines().any(|line| line.starts_with(':')), "{path}: {seen}");
     }
 }
 

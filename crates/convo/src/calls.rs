@@ -1,13 +1,13 @@
 //! Pairs the calls of a conversation with their results.
 //!
-//! Ids are optional in this dialect. A call without one gets an id from its position, so that
+//! Ids are optional in Google's dialect, and unknown to Chat's `functions`. A call without one gets an id from its position, so that
 //! the same history always has the same ids; a result without one answers the first call
 //! of its name that is still open.
 
 use std::collections::HashMap;
 
 #[derive(Default)]
-pub(super) struct Calls {
+pub(crate) struct Calls {
     made: usize,
     /// Tool name of each call.
     names: HashMap<String, String>,
@@ -22,20 +22,20 @@ struct OpenCall {
 }
 
 /// What a result answers.
-pub(super) struct Answered {
-    pub(super) id: String,
+pub(crate) struct Answered {
+    pub(crate) id: String,
     /// Whether the result names another tool than the call.
-    pub(super) other_name: bool,
+    pub(crate) other_name: bool,
 }
 
 impl Calls {
     /// Results without an id answer calls of the last turn only.
-    pub(super) fn begin_turn(&mut self) {
+    pub(crate) fn begin_turn(&mut self) {
         self.open.clear();
     }
 
     /// Notes a call and returns its id.
-    pub(super) fn call(&mut self, id: Option<String>, name: &str) -> String {
+    pub(crate) fn call(&mut self, id: Option<String>, name: &str) -> String {
         let minted = id.is_none();
         // Nine letters and digits, the strictest form that a chat template asks for.
         let id = id.unwrap_or_else(|| format!("call{:05}", self.made));
@@ -46,7 +46,7 @@ impl Calls {
     }
 
     /// The call that a result answers; `None` when nothing says which.
-    pub(super) fn answer(&mut self, id: Option<String>, name: &str) -> Option<Answered> {
+    pub(crate) fn answer(&mut self, id: Option<String>, name: &str) -> Option<Answered> {
         let named = |call: &OpenCall| self.names.get(&call.id).is_some_and(|n| n == name);
         let open = match &id {
             None => self.open.iter().position(named),
