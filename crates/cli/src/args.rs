@@ -434,17 +434,54 @@ pub(crate) enum Harness {
         #[arg(value_name = "NAME|PATH")]
         name: String,
     },
-    /// Run an adapter's CLI once on a tiny task and say what works.
+    /// Run an adapter's CLI through scenarios and say what works.
     ///
-    /// Against the simulator, unless an engine is given.
+    /// Against the simulator, which plays each scenario's script, unless an engine is given.
     Check(HarnessCheck),
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct HarnessCheck {
-    /// Adapter name, or path of an adapter YAML.
-    #[arg(value_name = "NAME|PATH")]
-    pub(crate) name: String,
+    /// Adapter names, or paths of adapter YAMLs.
+    #[arg(value_name = "NAME|PATH", required_unless_present = "all")]
+    pub(crate) names: Vec<String>,
+
+    /// Check all shipped adapters.
+    #[arg(long, conflicts_with = "names")]
+    pub(crate) all: bool,
+
+    /// Scenario to run; may be given again. All that need no fault when not given.
+    #[arg(long = "scenario", value_name = "NAME", conflicts_with = "faults")]
+    pub(crate) scenarios: Vec<String>,
+
+    /// Run the scenarios in which the engine fails.
+    #[arg(long)]
+    pub(crate) faults: bool,
+
+    /// Where they run.
+    #[arg(long, value_enum, default_value_t = CheckRuntime::Local, value_name = "KIND")]
+    pub(crate) runtime: CheckRuntime,
+
+    /// Image, for Docker.
+    #[arg(long, value_name = "IMAGE", required_if_eq("runtime", "docker"))]
+    pub(crate) image: Option<String>,
+
+    /// Scenarios run at a time.
+    #[arg(long, default_value_t = 2, value_name = "N",
+        value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) parallel: u32,
+
+    /// Take warnings for failures, as for adapters that ship.
+    #[arg(long)]
+    pub(crate) strict: bool,
+
+    /// Print JSON instead of a table.
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Write the table to this file, as Markdown.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) markdown: Option<PathBuf>,
 
     #[command(flatten)]
     pub(crate) engine: EngineArgs,
@@ -457,13 +494,30 @@ pub(crate) struct HarnessCheck {
     #[arg(long, value_name = "NAME")]
     pub(crate) model: Option<String>,
 
-    /// Longest run, in seconds.
+    /// Longest run of a scenario, in seconds.
     #[arg(long, default_value_t = 120.0, value_name = "SECONDS")]
     pub(crate) timeout: f64,
 
     /// How the sandbox is isolated.
     #[arg(long, value_enum, default_value_t = Isolation::Auto, value_name = "HOW")]
     pub(crate) local_isolation: Isolation,
+}
+
+/// Where a check runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CheckRuntime {
+    Local,
+    Docker,
+}
+
+impl CheckRuntime {
+    /// The kind of sandbox.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Local => "local",
+            Self::Docker => "docker",
+        }
+    }
 }
 
 #[derive(Debug, Args)]

@@ -4,6 +4,7 @@ pub(crate) mod doctor;
 pub(crate) mod follow;
 pub(crate) mod harness;
 mod harness_check;
+mod harness_results;
 pub(crate) mod logs;
 pub(crate) mod quickstart;
 pub(crate) mod run;

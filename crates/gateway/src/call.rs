@@ -88,6 +88,12 @@ impl OpenCall {
         }
     }
 
+    /// Notes the id by which the engine knows the request, as its own logs show it.
+    pub(crate) fn asked_as(mut self, request_id: &str) -> Self {
+        self.extra.insert("engine_request_id".to_owned(), request_id.into());
+        self
+    }
+
     pub(crate) fn prompt(&mut self, ids: Vec<u32>) {
         self.prompt_ids = Some(ids);
     }

@@ -190,11 +190,10 @@ async fn generate(
     request.sampling.say_defaults();
 
     let info = gateway.engine.info();
+    let request_id = format!("polar-{}", random_id());
+    let call = OpenCall::new(&request, info, evidence, &normalised).asked_as(&request_id);
     let call = session
-        .begin(
-            OpenCall::new(&request, info, evidence, &normalised),
-            gateway.config.max_calls_per_session,
-        )
+        .begin(call, gateway.config.max_calls_per_session)
         .map_err(|class| begin_refused(class, gateway.config.max_calls_per_session))?;
     let head = ReplyHead {
         id: reply_id(dialect),
@@ -209,7 +208,6 @@ async fn generate(
     let mut encoder = StreamEncoder::new(dialect, head.clone());
     let stream = request.stream;
     let engine = gateway.engine.clone();
-    let request_id = format!("polar-{}", random_id());
     let start = async move { engine.generate(GenerateRequest { request, request_id }).await };
     let mut driver =
         Driver::new(session, call, answered, Box::pin(start), gateway.config.call_timeout);

@@ -1,5 +1,6 @@
 //! What the simulator has been doing, for tests and metrics.
 
+use crate::Fault;
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::VecDeque;
@@ -35,6 +36,22 @@ pub struct SeenRequest {
     pub body: Value,
 }
 
+/// Which rule of the policy answered a request.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Answer {
+    /// The id the client gave its request, or one made for it.
+    pub request_id: String,
+    /// Name of the rule; none where the policy's default answered.
+    pub rule: Option<String>,
+    /// The role the rule names.
+    pub role: Option<String>,
+    /// The fault that the answer met.
+    pub fault: Option<Fault>,
+}
+
+/// Answers kept; more than any session asks for.
+const MOST_ANSWERS: usize = 4096;
+
 #[derive(Debug, Default)]
 pub(crate) struct Activity {
     requests: AtomicU64,
@@ -45,6 +62,7 @@ pub(crate) struct Activity {
     tokens: AtomicU64,
     seen: Mutex<VecDeque<SeenRequest>>,
     kept: usize,
+    answers: Mutex<VecDeque<Answer>>,
     ended: Notify,
 }
 
@@ -84,6 +102,18 @@ impl Activity {
             seen.pop_front();
         }
         seen.push_back(request);
+    }
+
+    pub(crate) fn answered(&self, answer: Answer) {
+        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        if answers.len() >= MOST_ANSWERS {
+            answers.pop_front();
+        }
+        answers.push_back(answer);
+    }
+
+    pub(crate) fn answers(&self) -> Vec<Answer> {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }
 
     pub(crate) fn fault(&self) {

@@ -14,6 +14,7 @@ mod tokens;
 
 use crate::activity::{Activity, SeenRequest};
 use crate::control::Control;
+use crate::policy::PlayedPolicy;
 use crate::weights::{mix, text_seed};
 use crate::{ChatTemplate, Policy, SimulatorConfig, SimulatorError, Vocabulary};
 use axum::Router;
@@ -38,7 +39,7 @@ pub(crate) struct Simulator {
     pub(crate) activity: Arc<Activity>,
     pub(crate) control: Control,
     pub(crate) cache: PrefixCache,
-    policy: RwLock<Arc<Policy>>,
+    policy: RwLock<Arc<PlayedPolicy>>,
 }
 
 impl Simulator {
@@ -49,16 +50,17 @@ impl Simulator {
             activity: Arc::new(Activity::keeping(config.kept_requests)),
             control: Control::default(),
             cache: PrefixCache::default(),
-            policy: RwLock::new(Arc::new(config.policy.clone())),
+            policy: RwLock::new(Arc::new(PlayedPolicy::new(config.policy.clone()))),
             config,
         })
     }
 
     pub(crate) fn set_policy(&self, policy: Policy) {
-        *self.policy.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(policy);
+        *self.policy.write().unwrap_or_else(PoisonError::into_inner) =
+            Arc::new(PlayedPolicy::new(policy));
     }
 
-    pub(crate) fn policy(&self) -> Arc<Policy> {
+    pub(crate) fn policy(&self) -> Arc<PlayedPolicy> {
         Arc::clone(&self.policy.read().unwrap_or_else(PoisonError::into_inner))
     }
 

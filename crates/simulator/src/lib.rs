@@ -3,8 +3,9 @@
 //! Speaks vLLM's HTTP API, with exact token ids and logprobs, and plays a scripted
 //! [`Policy`] instead of sampling: the quick start, `polar harness check` and tests run
 //! against it. Same request, same policy, same seed: same reply, down to the last id.
-//! What a policy says depends on the conversation in the request alone; the server keeps
-//! counters and the last requests for tests, nothing else.
+//! What a policy says depends on the conversation in the request alone, unless a rule says
+//! how many `times` it holds; the server keeps counters, the last requests and which rules
+//! answered for tests, nothing else.
 //!
 //! It must not be kinder than the real engine: what vLLM drops, rewrites or refuses is
 //! dropped, rewritten and refused here too. `tests/vllm_shapes.py` holds the two against
@@ -25,7 +26,7 @@ mod transcript;
 mod vocabulary;
 mod weights;
 
-pub use activity::{SeenRequest, Stats};
+pub use activity::{Answer, SeenRequest, Stats};
 pub use config::{SimulatorConfig, Speed};
 pub use fault::{Fault, FaultChance, FaultSyntaxError};
 pub use policy::{Policy, PolicyError, shipped_policies, shipped_policy};
@@ -86,6 +87,11 @@ impl SimulatorHandle {
     /// The last requests, oldest first.
     pub fn requests(&self) -> Vec<SeenRequest> {
         self.simulator.activity.requests()
+    }
+
+    /// Which rules answered the last requests, oldest first.
+    pub fn answers(&self) -> Vec<Answer> {
+        self.simulator.activity.answers()
     }
 
     /// Plays another policy from the next request on.

@@ -1,7 +1,8 @@
 //! Scripted behaviour: ordered rules from what a conversation looks like to what is said.
 //!
 //! A policy is YAML. The first rule whose conditions all hold gives the reply; without
-//! one the default does. A policy has no state: everything it knows is in the request.
+//! one the default does. What a policy knows is in the request; the one thing counted
+//! between requests is how often a rule with `times` has spoken.
 //!
 //! ```yaml
 //! name: weather
@@ -17,6 +18,7 @@
 //!       instruction: weather             # the first user message
 //!       any_message: weather             # the latest message that matches
 //!       assistant_turns: {max: 3}        # or a number
+//!       offered: {min: 1}                # tools on offer
 //!       messages: [{role: tool, text: error, count: {min: 2}}]
 //!     reply:                             # or `alternatives`, a list chosen from by seed
 //!       reasoning: They ask about {{ captures.city }}.
@@ -26,13 +28,19 @@
 //!     when: {last: break}
 //!     reply: {raw: "<tool_call>\n{oops", finish: length}
 //!   - name: an overloaded engine
+//!     role: title                        # who is taken to ask; kept with the answer
+//!     times: 2                           # holds for the first two requests, then no more
 //!     when: {last: overload}
 //!     fault: status=429,retry_after=1
+//!   - name: an odd speller
+//!     when: {last: odd}
+//!     reply: {tool_calls: [{name: f, arguments: {a: "é"}, spelling: odd}]}
 //! default: {text: "{{ turns }} turns so far; you said {{ last }}", spelling: bytewise}
 //! ```
 
 mod condition;
 mod conversation;
+mod odd_json;
 mod reply;
 
 pub(crate) use conversation::{Conversation, Turn};
@@ -43,6 +51,7 @@ use crate::weights::mix;
 use condition::When;
 use reply::Reply;
 use serde::Deserialize;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Rules and a default reply.
 #[derive(Debug, Clone, Deserialize)]
@@ -63,6 +72,12 @@ pub struct Policy {
 struct Rule {
     /// Says what the rule is for; shown in errors and traces.
     name: String,
+    /// Who is taken to ask where this rule answers.
+    #[serde(default)]
+    role: Option<String>,
+    /// How many requests it holds for; any number when absent.
+    #[serde(default)]
+    times: Option<u64>,
     #[serde(default)]
     when: When,
     #[serde(default)]
@@ -97,6 +112,49 @@ pub enum PolicyError {
 pub(crate) struct Decision {
     pub reply: SaidReply,
     pub fault: Option<Fault>,
+    /// The rule that holds; none for the default.
+    pub rule: Option<String>,
+    /// The role it names.
+    pub role: Option<String>,
+}
+
+/// A policy while it is played, with what is counted between requests.
+#[derive(Debug)]
+pub(crate) struct PlayedPolicy {
+    policy: Policy,
+    /// How often each rule was the one that holds.
+    held: Vec<AtomicU64>,
+}
+
+impl PlayedPolicy {
+    pub(crate) fn new(policy: Policy) -> Self {
+        let held = policy.rules.iter().map(|_| AtomicU64::new(0)).collect();
+        Self { policy, held }
+    }
+
+    /// What to say to this conversation. `seed` chooses among alternatives.
+    pub(crate) fn decide(&self, conversation: &Conversation<'_>, seed: u64) -> Decision {
+        let found = self.policy.rules.iter().zip(&self.held).find_map(|(rule, held)| {
+            let captures = rule.when.matches(conversation)?;
+            let before = held.fetch_add(1, Relaxed);
+            rule.times.is_none_or(|times| before < times).then_some((rule, captures))
+        });
+        let Some((rule, captures)) = found else {
+            let reply = self.policy.default.say(conversation, &Default::default());
+            return Decision { reply, fault: None, rule: None, role: None };
+        };
+        tracing::debug!(policy = self.policy.name, rule = rule.name, "rule matched");
+        let reply = match rule.alternatives.len() as u64 {
+            0 => rule.reply.as_ref().unwrap_or(&self.policy.default),
+            count => &rule.alternatives[(mix(seed) % count) as usize],
+        };
+        Decision {
+            reply: reply.say(conversation, &captures),
+            fault: rule.fault.clone(),
+            rule: Some(rule.name.clone()),
+            role: rule.role.clone(),
+        }
+    }
 }
 
 const SHIPPED: [(&str, &str); 3] = [
@@ -160,26 +218,6 @@ impl Policy {
         }
         Ok(())
     }
-
-    /// What to say to this conversation. `seed` chooses among alternatives.
-    pub(crate) fn decide(&self, conversation: &Conversation<'_>, seed: u64) -> Decision {
-        let found = self
-            .rules
-            .iter()
-            .find_map(|rule| rule.when.matches(conversation).map(|captures| (rule, captures)));
-        let Some((rule, captures)) = found else {
-            return Decision {
-                reply: self.default.say(conversation, &Default::default()),
-                fault: None,
-            };
-        };
-        tracing::debug!(policy = self.name, rule = rule.name, "rule matched");
-        let reply = match rule.alternatives.len() as u64 {
-            0 => rule.reply.as_ref().unwrap_or(&self.default),
-            count => &rule.alternatives[(mix(seed) % count) as usize],
-        };
-        Decision { reply: reply.say(conversation, &captures), fault: rule.fault.clone() }
-    }
 }
 
 #[cfg(test)]
@@ -189,7 +227,8 @@ mod tests {
 
     fn decide(policy: &Policy, messages: &Value, tools: &Value, seed: u64) -> Decision {
         let (messages, tools) = (messages.as_array().unwrap(), tools.as_array().unwrap());
-        policy.decide(&Conversation::of_chat("m", messages, tools), seed)
+        let played = PlayedPolicy::new(policy.clone());
+        played.decide(&Conversation::of_chat("m", messages, tools), seed)
     }
 
     #[test]
@@ -268,6 +307,33 @@ default: {text: "{{ turns }} {{ last }}", finish: length}
             json!([{"role": "user", "content": [{"type": "text", "text": "please refuse"}]}]);
         let fault = decide(&policy, &refused, &json!([]), 0).fault;
         assert_eq!(fault, Some(Fault::Status { code: 429, retry_after: Some(1) }));
+    }
+
+    #[test]
+    fn a_rule_holds_only_as_often_as_it_says() {
+        let policy = Policy::from_yaml(
+            r#"
+name: t
+rules:
+  - {name: busy, role: main, times: 2, when: {last: go, offered: 0}, fault: status=503}
+  - {name: done, role: main, when: {last: go}, reply: {text: done}}
+default: {text: nobody}
+"#,
+        )
+        .unwrap();
+        let played = PlayedPolicy::new(policy);
+        let asked = [json!({"role": "user", "content": "go"})];
+        let tools = [json!({"type": "function", "function": {"name": "f"}})];
+        let rule = |tools: &[Value]| {
+            played.decide(&Conversation::of_chat("m", &asked, tools), 0).rule.unwrap()
+        };
+        let said = [rule(&[]), rule(&tools), rule(&[]), rule(&[]), rule(&[])];
+        assert_eq!(said, ["busy", "done", "busy", "done", "done"]);
+        let decision = played.decide(&Conversation::of_chat("m", &asked, &tools), 0);
+        assert_eq!(decision.role.as_deref(), Some("main"));
+        let stray = [json!({"role": "user", "content": "?"})];
+        let decision = played.decide(&Conversation::of_chat("m", &stray, &tools), 0);
+        assert_eq!((decision.rule, decision.role), (None, None));
     }
 
     #[test]

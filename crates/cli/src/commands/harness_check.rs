@@ -1,99 +1,161 @@
-//! `polar harness check`: runs an adapter's CLI once and says what works.
+//! `polar harness check`: runs adapters' CLIs through scenarios and says what works.
 
 use crate::args::HarnessCheck;
 use crate::commands::harness::adapter;
+use crate::commands::harness_results::{CheckResult, Found, Results};
 use crate::interrupt::Interrupts;
 use crate::runs::RunFolder;
 use crate::stack;
 use anyhow::{Context, Result, ensure};
-use polar_engine::{Engine, EngineOptions};
-use polar_session::check::{
-    CHECK_POLICY, CheckOptions, CheckReport, Finding, Verdict, check_harness,
-};
+use futures_util::StreamExt as _;
+use polar_engine::Engine;
+use polar_sandbox::SandboxProvider;
+use polar_session::check::{CheckOptions, Scenario, ScenarioKind, check_harness};
 use polar_session::harness::HarnessAdapter;
-use polar_simulator::{Policy, SimulatorConfig, SimulatorHandle};
 use polar_types::HarnessSpec;
 use std::io::Write as _;
 use std::sync::Arc;
 
 pub(crate) async fn check(args: HarnessCheck) -> Result<()> {
-    let adapter = adapter(&args.name)?;
-    let name = adapter.name.clone();
+    let adapters = adapters(&args)?;
+    let scenarios = scenarios(&args)?;
     let mut interrupts = Interrupts::listen()?;
     let folder = interrupts.unless(RunFolder::create(NODE_ID)).await?;
-    let report = interrupts.unless(report(args, adapter, &folder)).await;
-    let report = folder.remove_after(report).await?;
-    print(&report)?;
-    ensure!(report.passed(), "{name} does not work yet; see what failed above");
+    let results = interrupts.unless(run(&args, &adapters, &scenarios, &folder)).await;
+    let results = Results {
+        all: folder.remove_after(results).await?,
+        runtime: args.runtime.as_str(),
+        engine: args.engine.engine.clone(),
+        strict: args.strict,
+    };
+    let mut out = std::io::stdout().lock();
+    match args.json {
+        true => writeln!(out, "{}", serde_json::to_string_pretty(&results.as_json())?)?,
+        false => write!(out, "{}", results.as_text())?,
+    }
+    if let Some(path) = &args.markdown {
+        std::fs::write(path, results.as_markdown())
+            .with_context(|| format!("write {}", path.display()))?;
+    }
+    let failed = results.failed();
+    ensure!(failed == 0, "{failed} of {} did not pass; see what failed above", results.all.len());
     Ok(())
 }
 
 const NODE_ID: &str = "harness-check";
 
-async fn report(
-    args: HarnessCheck,
-    adapter: HarnessAdapter,
-    folder: &RunFolder,
-) -> Result<CheckReport> {
-    let (engine, _simulator) = engine(&args).await?;
-    let providers = stack::providers(args.local_isolation, NODE_ID, &folder.node()).await?;
-    let local = providers.into_iter().find(|provider| provider.kind() == "local");
-    let provider = local.context("there is no local sandbox")?;
-    provider.check().await?;
+/// Harnesses without a command of their own, which cannot be checked by name.
+const COMMANDLESS: &str = "shell";
 
-    let harness = HarnessSpec {
-        command: args.command,
-        model: args.model,
-        ..HarnessSpec::named(adapter.name.clone())
-    };
-    let report = check_harness(CheckOptions {
-        adapter,
-        harness,
-        engine,
-        provider,
-        image: None,
-        cache: crate::paths::cache()?,
-        folder: folder.path().join("check"),
-        run_seconds: args.timeout,
-    })
-    .await?;
-    Ok(report)
-}
-
-/// The engine asked for, or the simulator with a model that knows the check's task.
-async fn engine(args: &HarnessCheck) -> Result<(Arc<dyn Engine>, Option<SimulatorHandle>)> {
-    if args.engine.engine.is_some() {
-        return Ok((stack::connect_engine(&args.engine).await?, None));
+fn adapters(args: &HarnessCheck) -> Result<Vec<HarnessAdapter>> {
+    if args.all {
+        let shipped = HarnessAdapter::list()?;
+        return Ok(shipped.into_iter().filter(|adapter| adapter.name != COMMANDLESS).collect());
     }
-    let simulator = polar_simulator::serve(SimulatorConfig {
-        policy: Policy::from_yaml(CHECK_POLICY)?,
-        model: "polar-simulator".to_owned(),
-        ..SimulatorConfig::default()
-    })
-    .await?;
-    let engine = polar_engine::connect(&simulator.url(), EngineOptions::default()).await?;
-    Ok((engine, Some(simulator)))
+    args.names.iter().map(|name| adapter(name)).collect()
 }
 
-fn print(report: &CheckReport) -> Result<()> {
-    let mut out = std::io::stdout().lock();
-    for finding in &report.findings {
-        let Finding { subject, verdict, found, mend } = finding;
-        writeln!(out, "{} {subject:<11} {found}", mark(*verdict))?;
-        if let Some(mend) = mend {
-            writeln!(out, "  {:<11} → {mend}", "")?;
+fn scenarios(args: &HarnessCheck) -> Result<Vec<Scenario>> {
+    let asked: Result<Vec<_>, _> =
+        args.scenarios.iter().map(|name| Scenario::shipped(name)).collect();
+    let asked = asked?;
+    if !asked.is_empty() {
+        return Ok(asked);
+    }
+    if args.engine.engine.is_some() {
+        // A real model follows no script, and this one asks for nothing unusual.
+        return Ok(vec![Scenario::shipped("write_file")?]);
+    }
+    let kind = if args.faults { ScenarioKind::Fault } else { ScenarioKind::Work };
+    Ok(Scenario::all(kind)?)
+}
+
+/// Every adapter in every scenario, in order, so many at a time.
+async fn run(
+    args: &HarnessCheck,
+    adapters: &[HarnessAdapter],
+    scenarios: &[Scenario],
+    folder: &RunFolder,
+) -> Result<Vec<CheckResult>> {
+    let engine = match args.engine.engine {
+        Some(_) => Some(stack::connect_engine(&args.engine).await?),
+        None => None,
+    };
+    let provider = provider(args, folder).await?;
+    let pairs = adapters.iter().flat_map(|adapter| scenarios.iter().map(move |s| (adapter, s)));
+    let checks = pairs.enumerate().map(|(number, (adapter, scenario))| {
+        let check =
+            One { args, adapter, scenario, engine: engine.clone(), provider: provider.clone() };
+        check.run(folder, number)
+    });
+    let mut running = futures_util::stream::iter(checks).buffered(args.parallel as usize);
+    let mut results = Vec::new();
+    while let Some(result) = running.next().await {
+        if adapters.len() * scenarios.len() > 1 {
+            stack::say(&result.line(args.strict));
+        }
+        results.push(result);
+    }
+    Ok(results)
+}
+
+async fn provider(args: &HarnessCheck, folder: &RunFolder) -> Result<Arc<dyn SandboxProvider>> {
+    let providers = stack::providers(args.local_isolation, NODE_ID, &folder.node()).await?;
+    let kind = args.runtime.as_str();
+    let provider = providers.into_iter().find(|provider| provider.kind() == kind);
+    let provider = provider.with_context(|| format!("there is no {kind} sandbox"))?;
+    provider.check().await?;
+    Ok(provider)
+}
+
+/// One adapter in one scenario.
+struct One<'a> {
+    args: &'a HarnessCheck,
+    adapter: &'a HarnessAdapter,
+    scenario: &'a Scenario,
+    engine: Option<Arc<dyn Engine>>,
+    provider: Arc<dyn SandboxProvider>,
+}
+
+impl One<'_> {
+    async fn run(self, folder: &RunFolder, number: usize) -> CheckResult {
+        let found = match self.scenario.left_out(self.adapter) {
+            Some(reason) => Found::LeftOut(reason),
+            None => match self.check(folder, number).await {
+                Ok(report) => Found::Report(Box::new(report)),
+                Err(error) => Found::Error(format!("{error:#}")),
+            },
+        };
+        CheckResult {
+            harness: self.adapter.name.clone(),
+            version: self.adapter.version.clone(),
+            scenario: self.scenario.name.clone(),
+            found,
         }
     }
-    if !report.passed() && !report.output.is_empty() {
-        writeln!(out, "\nWhat it printed last:\n{}", report.output)?;
-    }
-    Ok(())
-}
 
-fn mark(verdict: Verdict) -> char {
-    match verdict {
-        Verdict::Passed => '✓',
-        Verdict::Warning => '!',
-        Verdict::Failed => '✗',
+    async fn check(
+        &self,
+        folder: &RunFolder,
+        number: usize,
+    ) -> Result<polar_session::check::CheckReport> {
+        let harness = HarnessSpec {
+            command: self.args.command.clone(),
+            model: self.args.model.clone(),
+            ..HarnessSpec::named(self.adapter.name.clone())
+        };
+        let options = CheckOptions {
+            id: format!("check-{number}"),
+            adapter: self.adapter.clone(),
+            harness,
+            scenario: self.scenario.clone(),
+            engine: self.engine.clone(),
+            provider: self.provider.clone(),
+            image: self.args.image.clone(),
+            cache: crate::paths::cache()?,
+            folder: folder.path().join(format!("c{number}")),
+            run_seconds: self.args.timeout,
+        };
+        Ok(check_harness(options).await?)
     }
 }

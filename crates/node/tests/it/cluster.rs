@@ -5,7 +5,8 @@ use polar_gateway::GatewayConfig;
 use polar_node::{Node, NodeConfig, ServerAddress};
 use polar_sandbox::{LocalConfig, LocalIsolation, LocalProvider};
 use polar_server::{Server, ServerConfig, ServerHandle};
-use polar_simulator::{Policy, SimulatorConfig, SimulatorHandle, Speed};
+use polar_session::check::write_file_policy;
+use polar_simulator::{SimulatorConfig, SimulatorHandle, Speed};
 use polar_types::{EventKind, EventPage, SessionInfo, SessionList, Slots, TaskInfo, Trajectory};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -44,7 +45,7 @@ impl Cluster {
         rustls::crypto::ring::default_provider().install_default().ok();
         let dir = tempfile::Builder::new().prefix("polar-node-test-").tempdir().unwrap();
         let simulator = polar_simulator::serve(SimulatorConfig {
-            policy: Policy::from_yaml(polar_session::check::CHECK_POLICY).unwrap(),
+            policy: write_file_policy(),
             speed,
             ..SimulatorConfig::default()
         })

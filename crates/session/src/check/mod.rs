@@ -1,46 +1,60 @@
-//! Runs a harness once on a tiny task and says what works and what does not.
+//! Runs a harness through scenarios and says what works and what does not.
 //!
-//! For people who bring an agent program: each finding names what is wrong and how to
-//! mend it. Runs the real stages in a real sandbox against whatever engine is given;
-//! with the simulator, [`CHECK_POLICY`] plays the model.
+//! For people who bring an agent program, and for us whenever one is released: each
+//! finding names what is wrong and how to mend it. Runs the real stages in a real sandbox.
+//! The model is played by the simulator, by the scenario's script; a real engine can take
+//! its place where the script does not matter.
+//!
+//! A scenario's rules say who truly makes each call they answer, so that the roles that
+//! Polar gives to calls are checked against the truth.
 
+mod engine;
+mod expectation;
 mod findings;
+mod labels;
+mod scenario;
+mod script;
 
 pub use findings::{Finding, Verdict};
+pub use labels::LabelledCall;
+pub use scenario::{Scenario, ScenarioError, ScenarioKind, write_file_policy};
 
 use crate::harness::{HarnessAdapter, Installer};
 use crate::{AttemptFolder, Control, Ended, Progress, RunnerConfig, SessionRunner};
+use engine::ScenarioEngine;
 use polar_engine::Engine;
 use polar_gateway::{Gateway, GatewayConfig, serve_tcp, serve_unix};
+use polar_record::RecordedSession;
 use polar_sandbox::SandboxProvider;
 use polar_types::{
     Budgets, CallRole, Epoch, EvaluatorSpec, GroupId, HarnessSpec, HistoryPolicy, Known, Lease,
     RewardSource, RuntimeKind, RuntimeSpec, SamplingPins, SessionId, SessionReport, Slots,
     TaskRequest, TaskSpec, TrajectoryStrategy,
 };
+use serde_json::Value;
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-/// What the simulator plays for the check's own task.
-pub const CHECK_POLICY: &str = include_str!("../../assets/check_policy.yaml");
-
-const INSTRUCTION: &str = "Create a file named hello.txt that contains the word hello. \
-     Use a shell command, look at the file, then say that you are done.";
-const EVALUATOR: &str = "grep -q hello hello.txt";
-
 /// What to check, and with what.
 pub struct CheckOptions {
+    /// Names its session; unique among the checks that run at a time.
+    pub id: String,
     /// The adapter.
     pub adapter: HarnessAdapter,
     /// Model name, settings, environment and, for `shell`, the command. Its name and
     /// adapter are taken from `adapter`.
     pub harness: HarnessSpec,
-    /// The engine behind the gateway.
-    pub engine: Arc<dyn Engine>,
+    /// What it must cope with.
+    pub scenario: Scenario,
+    /// A real engine in the place of the scenario's script, which then says nothing about
+    /// calls, traces and roles.
+    pub engine: Option<Arc<dyn Engine>>,
     /// Where it runs.
     pub provider: Arc<dyn SandboxProvider>,
     /// Image, for containers.
@@ -59,13 +73,28 @@ pub struct CheckOptions {
 pub struct CheckReport {
     /// In the order in which things happen.
     pub findings: Vec<Finding>,
+    /// The recorded calls beside the rules that answered them.
+    pub calls: Vec<LabelledCall>,
     /// The session's own report.
     pub session: SessionReport,
     /// Last lines of what the harness printed, for the reader.
     pub output: String,
+    /// How long it took.
+    pub took: Duration,
 }
 
 impl CheckReport {
+    /// The gravest verdict.
+    pub fn verdict(&self) -> Verdict {
+        let verdicts = self.findings.iter().map(|finding| finding.verdict);
+        verdicts.max().unwrap_or(Verdict::Passed)
+    }
+
+    /// How many calls each true role made.
+    pub fn calls_by_role(&self) -> BTreeMap<String, u64> {
+        labels::by_role(&self.calls)
+    }
+
     /// Whether nothing failed.
     pub fn passed(&self) -> bool {
         self.findings.iter().all(|finding| finding.verdict != Verdict::Failed)
@@ -78,6 +107,12 @@ pub enum CheckError {
     /// The task made for it is not valid, which the options decide.
     #[error("{0}")]
     Options(String),
+    /// The scenario cannot be played.
+    #[error(transparent)]
+    Scenario(#[from] ScenarioError),
+    /// The simulated engine does not start.
+    #[error("the simulated engine: {0}")]
+    Engine(String),
     /// A folder or socket could not be used.
     #[error("{action}: {error}")]
     Io {
@@ -91,6 +126,8 @@ pub enum CheckError {
 /// Runs the check. Leaves nothing behind but the installation and what is in its folder.
 pub async fn check_harness(options: CheckOptions) -> Result<CheckReport, CheckError> {
     let io = |action| move |error| CheckError::Io { action, error };
+    let started = Instant::now();
+    let expect = options.scenario.expectations(&options.adapter.check)?;
     let installer = Installer::new(&options.cache);
     let installed_before = installer.is_installed(&options.adapter);
     let lease = lease(&options)?;
@@ -98,7 +135,8 @@ pub async fn check_harness(options: CheckOptions) -> Result<CheckReport, CheckEr
         AttemptFolder::create(&options.folder, &lease).map_err(io("make the session's folder"))?;
 
     let stop = CancellationToken::new();
-    let runner = runner(&options, &options.folder, &stop).await?;
+    let engine = ScenarioEngine::start(&options, &stop).await?;
+    let runner = runner(&options, engine.engine(), &stop).await?;
     let (_owner, control) = watch::channel(Control::Go);
     let (progress, _) = watch::channel(Progress::default());
     let (ended, removal) = runner.run(lease, attempt.clone(), control, Arc::new(progress)).await;
@@ -107,31 +145,50 @@ pub async fn check_harness(options: CheckOptions) -> Result<CheckReport, CheckEr
     let Ended::Reported(session) = ended else {
         return Err(CheckError::Options("the check's session was abandoned".to_owned()));
     };
+    let recorded = RecordedSession::read(attempt.journal()).ok();
+    let answers = engine.answers().await;
+    let calls = recorded.as_ref().map(|recorded| {
+        labels::label(recorded, &answers, &summaries(&attempt.artifact("calls.json")))
+    });
+    let calls = calls.unwrap_or_default();
     let findings = findings::examine(findings::Evidence {
         adapter: &options.adapter,
+        expect: &expect,
+        scripted: options.engine.is_none(),
         session: &session,
-        journal: &attempt.journal(),
+        recorded: recorded.as_ref(),
+        calls: &calls,
         installed_before,
         installed: installer.is_installed(&options.adapter),
     });
+    let output = last_output(&attempt);
+    Ok(CheckReport { findings, calls, session: *session, output, took: started.elapsed() })
+}
+
+/// What the session delivers of its calls.
+fn summaries(path: &Path) -> Vec<Value> {
+    let text = std::fs::read(path).unwrap_or_default();
+    serde_json::from_slice(&text).unwrap_or_default()
+}
+
+fn last_output(attempt: &AttemptFolder) -> String {
     let output = ["stdout.log", "stderr.log"]
         .iter()
         .map(|name| crate::harness::tail(&attempt.artifact(name)).unwrap_or_default())
         .collect::<Vec<_>>()
         .join("\n");
-    let output = crate::report::clip_end(&output, 4000);
-    Ok(CheckReport { findings, session: *session, output })
+    crate::report::clip_end(&output, 4000)
 }
 
 /// A gateway of its own and a runner with one place per stage.
 async fn runner(
     options: &CheckOptions,
-    folder: &Path,
+    engine: Arc<dyn Engine>,
     stop: &CancellationToken,
 ) -> Result<SessionRunner, CheckError> {
     let io = |error| CheckError::Io { action: "listen for the harness", error };
-    let gateway = Gateway::new(GatewayConfig::default(), options.engine.clone());
-    let socket = folder.join("gateway.sock");
+    let gateway = Gateway::new(GatewayConfig::default(), engine);
+    let socket = options.folder.join("gateway.sock");
     let unix = UnixListener::bind(&socket).map_err(io)?;
     let tcp = TcpListener::bind("127.0.0.1:0").await.map_err(io)?;
     let gateway_address = tcp.local_addr().map_err(io)?;
@@ -171,18 +228,26 @@ fn task(options: &CheckOptions) -> Result<TaskSpec, CheckError> {
         .map_err(|error| CheckError::Options(error.to_string()))?;
     // A shell harness is known by name; only that one may have a command.
     let shipped = options.adapter.name == "shell";
-    let harness = HarnessSpec {
+    let notes = options.scenario.notes(&options.adapter.check);
+    let mut harness = HarnessSpec {
         name: options.adapter.name.clone(),
         adapter: (!shipped).then_some(adapter),
         ..options.harness.clone()
     };
+    // What the user says wins over what the adapter says for the scenario.
+    let settings = std::mem::replace(&mut harness.settings, notes.settings);
+    harness.settings.extend(settings);
+    let env = std::mem::replace(&mut harness.env, notes.env);
+    harness.env.extend(env);
+    harness.model = harness.model.or(notes.model);
+    let run_seconds = options.scenario.run_seconds.unwrap_or_default().max(options.run_seconds);
     let request = TaskRequest {
         task_id: None,
-        instruction: INSTRUCTION.to_owned(),
+        instruction: options.scenario.instruction.clone(),
         harness,
         runtime: RuntimeSpec { image: options.image.clone(), ..RuntimeSpec::of_kind(kind) },
         evaluator: EvaluatorSpec::Command {
-            command: EVALUATOR.to_owned(),
+            command: options.scenario.evaluator.clone(),
             workdir: None,
             env: Default::default(),
             reward: RewardSource::ExitCode,
@@ -192,14 +257,14 @@ fn task(options: &CheckOptions) -> Result<TaskSpec, CheckError> {
         num_samples: 1,
         sampling: SamplingPins::default(),
         history: HistoryPolicy::default(),
-        budgets: Budgets { run_seconds: options.run_seconds, ..Budgets::default() },
+        budgets: Budgets { run_seconds, ..Budgets::default() },
         timeout_seconds: None,
         max_attempts: 1,
         priority: 0,
         callback: None,
         metadata: serde_json::Map::new(),
     };
-    let minted = "check".parse().map_err(|error| CheckError::Options(format!("{error}")))?;
+    let minted = options.id.parse().map_err(|error| CheckError::Options(format!("{error}")))?;
     let known = Known {
         harnesses: HarnessAdapter::names().into_iter().map(str::to_owned).collect(),
         default_image: None,

@@ -1,5 +1,6 @@
 //! The shape of an adapter file.
 
+use super::check_notes::CheckNotes;
 use super::recipe::InstallRecipe;
 use polar_types::{HarnessRules, NormaliseRule, RoleRule};
 use serde::de::{self, MapAccess, Visitor, value::MapAccessDeserializer};
@@ -52,6 +53,9 @@ pub struct HarnessAdapter {
     /// Take text out of prompts that changes from call to call and means nothing to the model.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub normalise: Vec<NormaliseRule>,
+    /// What `polar harness check` must know of it.
+    #[serde(default, skip_serializing_if = "CheckNotes::is_empty")]
+    pub check: CheckNotes,
 }
 
 impl HarnessAdapter {

@@ -6,6 +6,7 @@
 //! and judges how a run ended. It starts no sandbox and opens no session.
 
 mod adapter;
+mod check_notes;
 mod install;
 mod parse;
 mod recipe;
@@ -18,6 +19,7 @@ pub use adapter::{
     Argument, EnvValue, FailurePattern, FileTemplate, HarnessAdapter, OutputStream, Provider,
     Setting, SuccessRule,
 };
+pub use check_notes::{CheckNotes, ScenarioNotes, ToolNote};
 pub use install::{InstallError, Installation, InstalledPython, Installer};
 pub use parse::AdapterError;
 pub use recipe::InstallRecipe;

@@ -2,7 +2,7 @@
 
 use crate::ground::{Ground, within};
 use polar_session::HarnessAdapter;
-use polar_session::check::{CheckOptions, CheckReport, Finding, Verdict, check_harness};
+use polar_session::check::{CheckOptions, CheckReport, Finding, Scenario, Verdict, check_harness};
 use polar_types::HarnessSpec;
 use serde_json::{Value, json};
 
@@ -29,9 +29,11 @@ async fn check(ground: &Ground, changes: Value) -> CheckReport {
         adapter[key] = value.clone();
     }
     let options = CheckOptions {
+        id: "check".to_owned(),
         adapter: HarnessAdapter::from_json("mine", &adapter).unwrap(),
         harness: HarnessSpec::named("mine"),
-        engine: ground.engine.clone(),
+        scenario: Scenario::shipped("write_file").unwrap(),
+        engine: None,
         provider: ground.provider.clone(),
         image: None,
         cache: ground.dir.path().join("cache"),

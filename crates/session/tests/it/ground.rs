@@ -1,13 +1,14 @@
 //! What a test stands on: a simulated engine, a gateway on its sockets, sandboxes as
 //! plain processes, and a small agent in Python.
 
-use polar_engine::{Engine, EngineOptions, connect};
+use polar_engine::{EngineOptions, connect};
 use polar_gateway::{Gateway, GatewayConfig, serve_tcp, serve_unix};
 use polar_sandbox::{LocalConfig, LocalIsolation, LocalProvider, SandboxProvider};
+use polar_session::check::write_file_policy;
 use polar_session::{
     AttemptFolder, Control, Ended, HarnessAdapter, Progress, RunnerConfig, SessionRunner,
 };
-use polar_simulator::{Policy, SimulatorConfig, SimulatorHandle};
+use polar_simulator::{SimulatorConfig, SimulatorHandle};
 use polar_types::{
     Epoch, GroupId, Known, Lease, SessionId, SessionReport, Slots, Stage, TaskRequest,
 };
@@ -34,7 +35,6 @@ pub(crate) const RUN_AGENT: &str = "python3 agent.py";
 pub(crate) struct Ground {
     pub(crate) dir: TempDir,
     pub(crate) simulator: SimulatorHandle,
-    pub(crate) engine: Arc<dyn Engine>,
     pub(crate) provider: Arc<dyn SandboxProvider>,
     pub(crate) runner: SessionRunner,
     next: AtomicU64,
@@ -64,13 +64,13 @@ impl Ground {
         rustls::crypto::ring::default_provider().install_default().ok();
         let dir = tempfile::Builder::new().prefix("polar-session-test-").tempdir().unwrap();
         let simulator = polar_simulator::serve(SimulatorConfig {
-            policy: Policy::from_yaml(polar_session::check::CHECK_POLICY).unwrap(),
+            policy: write_file_policy(),
             ..SimulatorConfig::default()
         })
         .await
         .unwrap();
         let engine = connect(&simulator.url(), EngineOptions::default()).await.unwrap();
-        let gateway = Gateway::new(GatewayConfig::default(), engine.clone());
+        let gateway = Gateway::new(GatewayConfig::default(), engine);
         let stop = CancellationToken::new();
         let gateway_socket = dir.path().join("gateway.sock");
         let unix = UnixListener::bind(&gateway_socket).unwrap();
@@ -98,7 +98,7 @@ impl Ground {
             output_limit: 1 << 20,
         });
         let next = AtomicU64::new(1);
-        Self { dir, simulator, engine, provider, runner, next, stop }
+        Self { dir, simulator, provider, runner, next, stop }
     }
 
     /// A task for the agent; `changes` go over it field by field.

@@ -4,15 +4,17 @@
 
 use crate::ground::{Ground, within};
 use polar_session::HarnessAdapter;
-use polar_session::check::{CheckOptions, Verdict, check_harness};
+use polar_session::check::{CheckOptions, Scenario, Verdict, check_harness};
 use polar_types::HarnessSpec;
 
 async fn passes_everything(name: &str) {
     let ground = Ground::new().await;
     let options = CheckOptions {
+        id: "check".to_owned(),
         adapter: HarnessAdapter::shipped(name).unwrap(),
         harness: HarnessSpec::named(name),
-        engine: ground.engine.clone(),
+        scenario: Scenario::shipped("write_file").unwrap(),
+        engine: None,
         provider: ground.provider.clone(),
         image: None,
         cache: env!("CARGO_TARGET_TMPDIR").into(),

@@ -6,7 +6,7 @@ use super::logprobs::ScorerState;
 use super::prefix_cache::CacheUse;
 use super::{Simulator, now};
 use crate::SimulatorConfig;
-use crate::activity::Running;
+use crate::activity::{Answer, Running};
 use crate::fault::{self, Fault};
 use crate::parsing::Parsers;
 use crate::policy::{Conversation, Decision, SaidReply, ScriptedCall};
@@ -116,12 +116,13 @@ impl Generation {
         let (context, cache) = simulator.cache.take(&prompt, salt);
         let seed = mix(simulator.config.seed ^ fields.seed.map_or(0, |seed| mix(seed as u64)));
         let policy = simulator.policy();
-        let mut by_rule = None;
+        let (mut by_rule, mut answered) = (None, None);
         let mut scripts = Vec::with_capacity(fields.choices());
         for choice in 0..fields.choices() as u64 {
             let seed = context.key(mix(seed ^ choice));
-            let Decision { mut reply, fault } = policy.decide(&wish.conversation, seed);
+            let Decision { mut reply, fault, rule, role } = policy.decide(&wish.conversation, seed);
             by_rule = by_rule.or(fault);
+            answered.get_or_insert((rule, role));
             force(&mut reply, wish);
             let text = reply.sampled_text(wish.thinking, wish.parsers.reasoning);
             let wanted = if reply.bytewise {
@@ -132,16 +133,23 @@ impl Generation {
             let script = Script::play(&simulator.vocabulary, context, &wanted, reply.cut, &limits);
             scripts.push(script);
         }
+        let named = headers.get("x-request-id").and_then(|value| value.to_str().ok());
+        let named = named.or(fields.request_id.as_deref()).map(str::to_owned);
+        let id = named.unwrap_or_else(|| simulator.unique(number, 0));
         let fault = fault_of(&simulator, headers, by_rule, number)?;
+        let (rule, role) = answered.unwrap_or_default();
+        simulator.activity.answered(Answer {
+            request_id: id.clone(),
+            rule,
+            role,
+            fault: fault.clone(),
+        });
         if fault.is_some() {
             simulator.activity.fault();
         }
         if let Some(Fault::Status { code, retry_after }) = fault {
             return Err(ApiError::simulated(code, retry_after));
         }
-        let named = headers.get("x-request-id").and_then(|value| value.to_str().ok());
-        let named = named.or(fields.request_id.as_deref()).map(str::to_owned);
-        let id = named.unwrap_or_else(|| simulator.unique(number, 0));
         let running = simulator.activity.queue();
         Ok(Self {
             number,
@@ -357,7 +365,11 @@ fn forced_call(choice: &ToolChoice, tools: &[Value]) -> Option<ScriptedCall> {
         let schema = schema.and_then(|s| s.get("properties")?.get(field));
         (field.to_owned(), value_for(schema))
     });
-    Some(ScriptedCall { arguments: arguments.collect(), name: wanted })
+    Some(ScriptedCall {
+        arguments: arguments.collect(),
+        name: wanted,
+        spelling: Default::default(),
+    })
 }
 
 /// Some value that a schema allows.

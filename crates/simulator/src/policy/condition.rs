@@ -16,6 +16,8 @@ pub(super) struct When {
     model: Option<TextMatch>,
     /// Tools that must all be on offer.
     tools: Vec<String>,
+    /// Number of tools on offer.
+    offered: Option<Count>,
     /// Role of the last message.
     last_role: Option<String>,
     /// Text of the last message.
@@ -162,6 +164,7 @@ impl When {
             conversation.turns.iter().filter(|t| t.role == "system" || t.role == "developer");
         let all = self.last_role.as_ref().is_none_or(|role| last.is_some_and(|l| l.role == *role))
             && self.tools.iter().all(|tool| conversation.tools.iter().any(|t| t == tool))
+            && self.offered.is_none_or(|count| count.holds(conversation.tools.len()))
             && self.assistant_turns.is_none_or(|count| count.holds(conversation.assistant_turns()))
             && self.messages.iter().all(|wanted| wanted.holds(conversation))
             && holds(&self.model, &mut std::iter::once(conversation.model.as_ref()))

@@ -2,6 +2,7 @@
 
 use super::condition::Captures;
 use super::conversation::Conversation;
+use super::odd_json;
 use crate::python_json;
 use minijinja::{Environment, context};
 use serde::Deserialize;
@@ -28,6 +29,19 @@ pub(crate) struct ScriptedCall {
     pub name: String,
     #[serde(default)]
     pub arguments: Map<String, Value>,
+    #[serde(default)]
+    pub spelling: JsonSpelling,
+}
+
+/// How the arguments of a call are spelled.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum JsonSpelling {
+    /// As the chat template spells them.
+    #[default]
+    Template,
+    /// As nothing that parses and writes JSON would: see [`odd_json`].
+    Odd,
 }
 
 /// How a reply ends.
@@ -94,6 +108,7 @@ impl Reply {
                 .iter()
                 .map(|call| ScriptedCall {
                     name: fill.text(&call.name),
+                    spelling: call.spelling,
                     arguments: call
                         .arguments
                         .iter()
@@ -130,7 +145,10 @@ impl SaidReply {
             }
             // A map of JSON values always serialises.
             let name = python_json::dumps(&call.name).unwrap_or_default();
-            let arguments = python_json::dumps(&call.arguments).unwrap_or_default();
+            let arguments = match call.spelling {
+                JsonSpelling::Template => python_json::dumps(&call.arguments).unwrap_or_default(),
+                JsonSpelling::Odd => odd_json::object(&call.arguments),
+            };
             sampled.push_str(&format!(
                 "<tool_call>\n{{\"name\": {name}, \"arguments\": {arguments}}}\n</tool_call>"
             ));

@@ -47,6 +47,36 @@ async fn refusals_have_status_and_retry_after() {
 }
 
 #[tokio::test]
+async fn who_is_taken_to_ask_is_kept_with_the_answer() {
+    let policy = "
+name: t
+rules:
+  - {name: busy, role: main, times: 1, when: {last: go}, fault: status=503}
+  - {name: work, role: main, when: {last: go}, reply: {text: done}}
+default: {text: nobody}
+";
+    let client = start_with(policy).await;
+    for (said, id) in [("go", "a"), ("go", "b"), ("?", "c")] {
+        let body = json!({"messages": [{"role": "user", "content": said}]});
+        let request = client.request("/v1/chat/completions", &body).header("x-request-id", id);
+        request.send().await.unwrap();
+    }
+    let answers = client.simulator.answers();
+    let told: Vec<_> = answers
+        .iter()
+        .map(|a| (a.request_id.as_str(), a.rule.as_deref(), a.role.as_deref(), a.fault.is_some()))
+        .collect();
+    assert_eq!(
+        told,
+        [
+            ("a", Some("busy"), Some("main"), true),
+            ("b", Some("work"), Some("main"), false),
+            ("c", None, None, false),
+        ]
+    );
+}
+
+#[tokio::test]
 async fn a_cut_reply_ends_without_its_end() {
     let client = start(SimulatorConfig::default()).await;
     let streamed = with(&hello(), &json!({"stream": true}));
