@@ -437,7 +437,7 @@ pub(crate) enum Harness {
     /// Run an adapter's CLI through scenarios and say what works.
     ///
     /// Against the simulator, which plays each scenario's script, unless an engine is given.
-    Check(HarnessCheck),
+    Check(Box<HarnessCheck>),
 }
 
 #[derive(Debug, Args)]
@@ -457,6 +457,14 @@ pub(crate) struct HarnessCheck {
     /// Run the scenarios in which the engine fails.
     #[arg(long)]
     pub(crate) faults: bool,
+
+    /// Check the newest version that runs on this machine's Node or Python, too.
+    #[arg(long, conflicts_with = "at")]
+    pub(crate) newest: bool,
+
+    /// Check this version in the place of the pinned one.
+    #[arg(long = "version", id = "at", value_name = "VERSION")]
+    pub(crate) version: Option<String>,
 
     /// Where they run.
     #[arg(long, value_enum, default_value_t = CheckRuntime::Local, value_name = "KIND")]

@@ -13,7 +13,7 @@ pub(crate) async fn harness(command: Harness) -> Result<()> {
     match command {
         Harness::List { json } => list(json),
         Harness::Install { name } => install(&name).await,
-        Harness::Check(args) => harness_check::check(args).await,
+        Harness::Check(args) => harness_check::check(*args).await,
     }
 }
 

@@ -11,15 +11,15 @@ use futures_util::StreamExt as _;
 use polar_engine::Engine;
 use polar_sandbox::SandboxProvider;
 use polar_session::check::{CheckOptions, Scenario, ScenarioKind, check_harness};
-use polar_session::harness::HarnessAdapter;
+use polar_session::harness::{HarnessAdapter, Installer};
 use polar_types::HarnessSpec;
 use std::io::Write as _;
 use std::sync::Arc;
 
 pub(crate) async fn check(args: HarnessCheck) -> Result<()> {
-    let adapters = adapters(&args)?;
     let scenarios = scenarios(&args)?;
     let mut interrupts = Interrupts::listen()?;
+    let adapters = interrupts.unless(adapters(&args)).await?;
     let folder = interrupts.unless(RunFolder::create(NODE_ID)).await?;
     let results = interrupts.unless(run(&args, &adapters, &scenarios, &folder)).await;
     let results = Results {
@@ -47,12 +47,31 @@ const NODE_ID: &str = "harness-check";
 /// Harnesses without a command of their own, which cannot be checked by name.
 const COMMANDLESS: &str = "shell";
 
-fn adapters(args: &HarnessCheck) -> Result<Vec<HarnessAdapter>> {
-    if args.all {
+/// The adapters in the versions asked for.
+async fn adapters(args: &HarnessCheck) -> Result<Vec<HarnessAdapter>> {
+    let chosen = if args.all {
         let shipped = HarnessAdapter::list()?;
-        return Ok(shipped.into_iter().filter(|adapter| adapter.name != COMMANDLESS).collect());
+        shipped.into_iter().filter(|adapter| adapter.name != COMMANDLESS).collect()
+    } else {
+        args.names.iter().map(|name| adapter(name)).collect::<Result<Vec<_>>>()?
+    };
+    let installer = Installer::new(&crate::paths::cache()?);
+    let mut versions = Vec::new();
+    for adapter in chosen {
+        let other = match &args.version {
+            Some(version) => Some(adapter.with_version(version)?),
+            None if args.newest && adapter.install.is_some() => {
+                let newest = installer.newest_version(&adapter).await?;
+                let newer = newest != adapter.version;
+                let newest = newer.then(|| adapter.with_version(&newest)).transpose()?;
+                versions.push(adapter);
+                newest
+            }
+            None => Some(adapter),
+        };
+        versions.extend(other);
     }
-    args.names.iter().map(|name| adapter(name)).collect()
+    Ok(versions)
 }
 
 fn scenarios(args: &HarnessCheck) -> Result<Vec<Scenario>> {

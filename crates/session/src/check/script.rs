@@ -166,7 +166,7 @@ mod tests {
     #[test]
     fn the_end_is_a_text_unless_a_tool_ends_the_task() {
         let end = json!({"name": "end", "reply": {"ends": "Done."}});
-        let plain = expand(&[end.clone()], &CheckNotes::default());
+        let plain = expand(std::slice::from_ref(&end), &CheckNotes::default());
         assert_eq!(plain[0]["reply"], json!({"text": "Done."}));
         let mut notes = CheckNotes::default();
         let arguments = json!({"message": "{{ text }}"}).as_object().unwrap().clone();
