@@ -34,7 +34,7 @@ pub(super) fn label(
         answers.iter().map(|answer| (answer.request_id.as_str(), answer)).collect();
     let roles: HashMap<&str, &str> = summaries
         .iter()
-        .filter_map(|call| Some((call["call_id"].as_str()?, call["role"].as_str()?)))
+        .filter_map(|call| Some((call["call_id"].as_str()?, call["origin"]["role"].as_str()?)))
         .collect();
     recorded
         .calls()
