@@ -220,25 +220,27 @@ impl Told {
             return;
         }
         let text = Change::between(&sampled.text, &sent.text);
+        // Dropped, trimmed, or left with its end, as OpenAI's JavaScript client does, which puts
+        // each streamed piece of a field that it does not know in the place of the last one.
         let reasoning = match Change::between(&sampled.reasoning, &sent.reasoning) {
-            _ if sent.reasoning.trim().is_empty() && sent.reasoning != sampled.reasoning => {
-                Change::Blanks
+            Change::Other if sampled.reasoning.trim_end().ends_with(sent.reasoning.trim()) => {
+                Change::Lost
             }
             other => other,
         };
         report.edited.text += u32::from(text == Change::Other);
         report.edited.reasoning += u32::from(reasoning == Change::Other);
         match (reasoning, text) {
-            (Change::Blanks, Change::Other) => {
+            (Change::Lost, Change::Other) => {
                 message.blocks.retain(|block| !matches!(block, Block::Reasoning { .. }));
                 let text = sampled.reasoning;
                 message.blocks.insert(0, Block::Reasoning { text, signature: None });
             }
             (Change::Other, _) | (Change::None, Change::None | Change::Other) => return,
-            (Change::Blanks, _) | (_, Change::Blanks) => self.replace(message),
+            (Change::Lost, _) | (_, Change::Lost) => self.replace(message),
         }
-        report.restored.reasoning += u32::from(reasoning == Change::Blanks);
-        report.restored.text += u32::from(text == Change::Blanks);
+        report.restored.reasoning += u32::from(reasoning == Change::Lost);
+        report.restored.text += u32::from(text == Change::Lost);
     }
 
     /// All as it was sampled, but for the calls, which are restored each by itself.
@@ -264,8 +266,8 @@ impl Told {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Change {
     None,
-    /// Without, or with other, blanks around it.
-    Blanks,
+    /// Less of it than was sampled, or other blanks around it.
+    Lost,
     Other,
 }
 
@@ -273,7 +275,7 @@ impl Change {
     fn between(sampled: &str, sent: &str) -> Self {
         match sampled == sent {
             true => Self::None,
-            false if sampled.trim() == sent.trim() => Self::Blanks,
+            false if sampled.trim() == sent.trim() => Self::Lost,
             false => Self::Other,
         }
     }

@@ -146,6 +146,7 @@ fn messages_refuses_what_it_would_answer_wrongly_and_names_the_field() {
             (json!("text"), "", "JSON object"),
             (json!({"model": "m", "messages": ok["messages"]}), "max_tokens", "is missing"),
             (with(ok.clone(), "mcp_servers", json!([{"type": "url"}])), "mcp_servers", "`tools`"),
+            (with(ok.clone(), "thread", json!({"type": "create"})), "thread", "`messages`"),
             (
                 tool(json!({"type": "web_search_20250305", "name": "web_search", "max_uses": 8})),
                 "tools[0].type",

@@ -177,6 +177,18 @@ fn a_wrong_field_is_named_in_googles_details() {
     assert!(violation["description"].as_str().unwrap().contains("is a number"));
 }
 
+/// Anthropic's clients then send the whole conversation.
+#[test]
+fn a_thread_is_refused_with_the_code_that_clients_look_for() {
+    let request = br#"{"model": "m", "max_tokens": 1, "thread": {"type": "create"},
+        "messages": [{"role": "user", "content": "x"}]}"#;
+    let error = ApiError::from(Dialect::Messages.decode_request(request).unwrap_err());
+    let response = error_response(Dialect::Messages, &error);
+    assert_eq!(response.status, 400);
+    let told = &body(&response.body)["error"];
+    assert_eq!(told["details"], json!({"error_code": "thread_unsupported_request"}));
+}
+
 #[test]
 fn a_context_overflow_is_worded_as_each_vendor_does() {
     let known = ApiError::context_overflow(

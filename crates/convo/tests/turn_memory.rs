@@ -183,6 +183,8 @@ fn promise_2_dropped_and_trimmed_parts_of_a_turn_come_back_as_sampled() {
     for (dropped, restored) in [
         (turn(Value::Null, json!("\n\nI look. ")), json!({"reasoning": 1})),
         (turn(json!("hm\nso"), json!("\n\nI look. ")), json!({"reasoning": 1})),
+        // As OpenAI's JavaScript client puts a stream together.
+        (turn(json!("so "), json!("\n\nI look. ")), json!({"reasoning": 1})),
         (turn(json!(" hm\nso "), json!("I look.")), json!({"text": 1})),
         (turn(Value::Null, json!("I look.")), json!({"reasoning": 1, "text": 1})),
         (sampled.clone(), json!({})),

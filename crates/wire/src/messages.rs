@@ -181,6 +181,16 @@ pub struct ErrorDetail<'a> {
     pub kind: &'static str,
     /// In words.
     pub message: &'a str,
+    /// For what clients do something about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub details: Option<ErrorCode>,
+}
+
+/// The cause of an error by a name.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct ErrorCode {
+    /// The name.
+    pub error_code: &'static str,
 }
 
 /// A page of models; there is only one page.

@@ -4,6 +4,7 @@
 //! translated, is a label kept for the record, is written down as a loss, or is refused where
 //! leaving it out would change what the model is told or may do.
 
+use super::error::THREAD;
 use super::reply::UNPARSED_ARGUMENTS;
 use crate::decode::{DecodeError, Losses, Path, check_blocks, check_request, note_order};
 use crate::fields::ObjectFields;
@@ -37,6 +38,7 @@ const LABELS: &[&str] = &[
 const REFUSED: &[(&str, &str)] = &[
     ("container", "leave it out; the engine runs no code"),
     ("mcp_servers", "connect the harness to the MCP servers and offer their tools in `tools`"),
+    (THREAD, "send the whole conversation in `messages`"),
 ];
 
 /// Claude Code begins its system text with such a line. It changes between otherwise equal

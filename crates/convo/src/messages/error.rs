@@ -2,13 +2,16 @@
 
 use crate::error::ApiError;
 use polar_types::ErrorClass;
-use polar_wire::messages::{ErrorBody, ErrorDetail, StreamEvent};
+use polar_wire::messages::{ErrorBody, ErrorCode, ErrorDetail, StreamEvent};
 use polar_wire::sse::{write_json, write_json_event};
 use std::borrow::Cow;
 
+/// The field that has a conversation kept between requests.
+pub(super) const THREAD: &str = "thread";
+
 pub(crate) fn status_and_body(error: &ApiError) -> (u16, Vec<u8>) {
     let (status, kind) = shape(error.class);
-    let detail = ErrorDetail { kind, message: &message(error) };
+    let detail = ErrorDetail { kind, message: &message(error), details: details(error) };
     let mut body = Vec::with_capacity(256);
     write_json(&mut body, &ErrorBody { kind: "error", error: detail });
     (status, body)
@@ -17,7 +20,8 @@ pub(crate) fn status_and_body(error: &ApiError) -> (u16, Vec<u8>) {
 /// The last event of a stream that failed; Claude Code then asks again without a stream.
 pub(crate) fn write_event(error: &ApiError, out: &mut Vec<u8>) {
     let (_, kind) = shape(error.class);
-    let event = StreamEvent::Error { error: ErrorDetail { kind, message: &message(error) } };
+    let error = ErrorDetail { kind, message: &message(error), details: None };
+    let event = StreamEvent::Error { error };
     write_json_event(out, Some(event.name()), &event);
 }
 
@@ -37,6 +41,13 @@ fn shape(class: ErrorClass) -> (u16, &'static str) {
         ErrorClass::Overloaded => (529, "overloaded_error"),
         _ => (500, "api_error"),
     }
+}
+
+/// On this code Anthropic's clients send whole conversations, where they wanted the server to
+/// keep them.
+fn details(error: &ApiError) -> Option<ErrorCode> {
+    let is_thread = error.field.as_deref() == Some(THREAD);
+    is_thread.then_some(ErrorCode { error_code: "thread_unsupported_request" })
 }
 
 /// A context overflow is worded like Anthropic's own: on these words clients compact, and

@@ -8,7 +8,6 @@
     reason = "tests fail by panicking"
 )]
 
-mod brake;
 mod captures;
 mod chaos;
 mod child;
