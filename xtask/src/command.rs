@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, bail};
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{self, Stdio};
 
 /// Tests that ran.
@@ -48,7 +48,7 @@ impl Command {
     }
 
     /// Runs it in a folder below the root.
-    pub(crate) fn within(mut self, folder: &str) -> Self {
+    pub(crate) fn within(mut self, folder: impl AsRef<Path>) -> Self {
         self.inner.current_dir(root().join(folder));
         self
     }
@@ -89,8 +89,14 @@ fn shown(command: &process::Command) -> String {
     words.join(" ")
 }
 
-/// Reads the closing line of cargo's test runner and of pytest.
+/// Reads the closing line of cargo's test runner and of pytest, and those of Node's.
 fn counted(line: &str) -> Option<Counts> {
+    if let Some(count) = line.strip_prefix("\u{2139} pass ") {
+        return Some(Counts { passed: count.parse().ok()?, failed: 0 });
+    }
+    if let Some(count) = line.strip_prefix("\u{2139} fail ") {
+        return Some(Counts { passed: 0, failed: count.parse().ok()? });
+    }
     let is_cargo = line.starts_with("test result:");
     let is_pytest = line.contains(" passed") && line.contains(" in ");
     if !is_cargo && !is_pytest {
@@ -117,6 +123,8 @@ mod tests {
         let pytest = "======= 3 failed, 40 passed in 2.31s =======";
         assert_eq!(counted(pytest), Some(Counts { passed: 40, failed: 3 }));
         assert_eq!(counted("7 passed in 0.12s"), Some(Counts { passed: 7, failed: 0 }));
+        assert_eq!(counted("ℹ pass 12"), Some(Counts { passed: 12, failed: 0 }));
+        assert_eq!(counted("ℹ fail 1"), Some(Counts { passed: 0, failed: 1 }));
         assert_eq!(counted("the lease passed in time"), Some(Counts::default()));
         assert_eq!(counted("running 5 tests"), None);
     }

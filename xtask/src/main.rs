@@ -4,6 +4,7 @@
 #![allow(clippy::print_stdout, reason = "its output is for the person or CI that runs it")]
 
 mod command;
+mod node;
 mod python;
 mod suites;
 

@@ -1,7 +1,7 @@
 //! The suites: what each needs, and what it runs.
 
-use crate::command::{Command, Counts};
-use crate::python;
+use crate::command::{Command, Counts, root};
+use crate::{node, python};
 use anyhow::{Context, Result, bail};
 
 /// A named set of tests.
@@ -20,9 +20,15 @@ pub(crate) const ALL: &[Suite] = &[
     Suite { name: "python", about: "the Python SDK: tests, types, style", default: true, run: sdk },
     Suite {
         name: "clients",
-        about: "the official openai and anthropic packages against the gateway",
+        about: "the official Python packages of the dialects against the gateway",
         default: true,
         run: clients,
+    },
+    Suite {
+        name: "clients-js",
+        about: "the official JavaScript packages of the dialects against the gateway",
+        default: true,
+        run: clients_js,
     },
     Suite {
         name: "wheel",
@@ -153,6 +159,17 @@ fn clients() -> Result<Counts> {
     venv.python(&["-m", "pytest", "-q", "tests/sdk"]).env("POLAR_BINARY", &polar).run()
 }
 
+fn clients_js() -> Result<Counts> {
+    let polar = polar()?;
+    let policy = root().join("tests/sdk/policy.yaml");
+    let policy = policy.to_str().context("the repository's path is not UTF-8")?;
+    node::project("tests/sdk/js")?
+        .node(&["--test", "--test-reporter=spec"])
+        .env("POLAR_BINARY", &polar)
+        .env("POLAR_POLICY", policy)
+        .run()
+}
+
 /// With the profile of the other suites, whose build it goes on with.
 fn wheel() -> Result<Counts> {
     let venv = python::venv("wheel", &["httpx>=0.25,<1", "pydantic>=2.5,<3"], &[])?;
@@ -198,8 +215,8 @@ fn kill() -> Result<Counts> {
 /// Builds the `polar` binary, and says where it is.
 fn polar() -> Result<String> {
     Command::new("cargo", &["build", "--quiet", "--package", "polar-cli"]).run()?;
-    let target = std::env::var_os("CARGO_TARGET_DIR")
-        .map_or_else(|| crate::command::root().join("target"), Into::into);
+    let target =
+        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), Into::into);
     let binary = target.join("debug/polar");
     let binary = binary.canonicalize().with_context(|| format!("find {}", binary.display()))?;
     binary.into_os_string().into_string().ok().context("the target folder's path is not UTF-8")
