@@ -1,5 +1,6 @@
 //! The processes under measurement.
 
+use crate::dialect::Dialect;
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
@@ -10,6 +11,7 @@ use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
 use std::process::Stdio;
+use std::sync::Arc;
 use std::time::Duration;
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, BufReader};
@@ -45,17 +47,20 @@ async fn start_own(arguments: &[&str]) -> Result<(String, Child)> {
 /// Where calls are sent, and the process whose cost is counted.
 pub(crate) struct Arm {
     pub(crate) name: &'static str,
+    /// The address before the dialect's path.
     pub(crate) url: String,
+    pub(crate) dialect: Dialect,
     pub(crate) key: String,
-    child: Option<Child>,
-    _state: Option<TempDir>,
+    child: Option<Arc<Child>>,
+    _state: Option<Arc<TempDir>>,
 }
 
 impl Arm {
     pub(crate) fn direct(engine: &Engine) -> Self {
         Self {
             name: "direct",
-            url: format!("{}/v1/chat/completions", engine.url),
+            url: engine.url.clone(),
+            dialect: Dialect::Chat,
             key: "none".to_owned(),
             child: None,
             _state: None,
@@ -67,14 +72,20 @@ impl Arm {
         let (url, child) = start_own(&["relay", to]).await?;
         Ok(Self {
             name: "relay",
-            url: format!("{url}/v1/chat/completions"),
+            url,
+            dialect: Dialect::Chat,
             key: "none".to_owned(),
-            child: Some(child),
+            child: Some(Arc::new(child)),
             _state: None,
         })
     }
 
-    pub(crate) async fn polar(engine: &Engine, program: &Path) -> Result<Self> {
+    /// One gateway, with a session and an arm for each dialect.
+    pub(crate) async fn polar(
+        engine: &Engine,
+        program: &Path,
+        dialects: &[Dialect],
+    ) -> Result<Vec<Self>> {
         let state = tempfile::tempdir()?;
         let (port, control) = (free_port()?, free_port()?);
         let child = Command::new(program)
@@ -87,17 +98,21 @@ impl Arm {
             .spawn()
             .with_context(|| format!("start {}", program.display()))?;
         wait_for(&format!("http://127.0.0.1:{port}/")).await?;
-        let session =
-            post(&format!("http://127.0.0.1:{control}/sessions"), &json!({"session_id": "bench"}))
-                .await?;
-        let key = session["secret"].as_str().context("no secret for the session")?.to_owned();
-        Ok(Self {
-            name: "polar",
-            url: format!("http://127.0.0.1:{port}/v1/chat/completions"),
-            key,
-            child: Some(child),
-            _state: Some(state),
-        })
+        let (child, state) = (Arc::new(child), Arc::new(state));
+        let mut arms = Vec::new();
+        for dialect in dialects {
+            let session = post(&format!("http://127.0.0.1:{control}/sessions"), &json!({})).await?;
+            let key = session["secret"].as_str().context("no secret for the session")?;
+            arms.push(Self {
+                name: dialect.arm(),
+                url: format!("http://127.0.0.1:{port}"),
+                dialect: *dialect,
+                key: key.to_owned(),
+                child: Some(child.clone()),
+                _state: Some(state.clone()),
+            });
+        }
+        Ok(arms)
     }
 
     pub(crate) async fn rllm(engine: &Engine, program: &Path) -> Result<Self> {
@@ -114,17 +129,18 @@ impl Arm {
         wait_for(&format!("http://127.0.0.1:{port}/health")).await?;
         Ok(Self {
             name: "rllm",
-            url: format!("http://127.0.0.1:{port}/sessions/bench/v1/chat/completions"),
+            url: format!("http://127.0.0.1:{port}/sessions/bench"),
+            dialect: Dialect::Chat,
             key: "none".to_owned(),
-            child: Some(child),
-            _state: Some(state),
+            child: Some(Arc::new(child)),
+            _state: Some(Arc::new(state)),
         })
     }
 
     /// CPU the gateway's process has used, and memory it holds. Zero for the engine
     /// called directly: there is no gateway.
     pub(crate) fn usage(&self) -> Result<Usage> {
-        match self.child.as_ref().and_then(Child::id) {
+        match self.child.as_ref().and_then(|child| child.id()) {
             None => Ok(Usage::default()),
             Some(pid) => Usage::of(pid),
         }

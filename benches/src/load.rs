@@ -8,7 +8,6 @@ use hyper::Request;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
-use serde_json::json;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -43,12 +42,13 @@ pub(crate) async fn run(arm: &Arm, case: &Case, calls: usize) -> Result<Vec<Timi
     let mut connector = HttpConnector::new();
     connector.set_nodelay(true);
     let client: Http = Client::builder(TokioExecutor::new()).build(connector);
-    let body = request_body(case);
+    let body = Bytes::from(arm.dialect.body(case).to_string());
+    let url = format!("{}{}", arm.url, arm.dialect.path(case.stream));
     let sampled = case.sampled;
     let next = Arc::new(AtomicUsize::new(0));
     let workers = (0..case.concurrency).map(|_| {
         let (client, next, body) = (client.clone(), next.clone(), body.clone());
-        let (url, key) = (arm.url.clone(), arm.key.clone());
+        let (url, key) = (url.clone(), arm.key.clone());
         tokio::spawn(async move {
             let mut timings = Vec::new();
             while next.fetch_add(1, Ordering::Relaxed) < calls {
@@ -92,24 +92,4 @@ async fn one(client: &Http, url: &str, key: &str, body: Bytes, sampled: usize) -
 
 fn words(data: &[u8]) -> usize {
     data.windows(WORD.len()).filter(|window| *window == WORD).count()
-}
-
-/// About as many bytes of text as such a prompt has: four per token.
-fn request_body(case: &Case) -> Bytes {
-    let body = json!({
-        "model": "bench",
-        "stream": case.stream,
-        "stream_options": if case.stream { json!({"include_usage": true}) } else { json!(null) },
-        "messages": [
-            {"role": "system", "content": format!("{},{},{}", case.prompt, case.sampled, case.interval)},
-            {"role": "user", "content": "abc ".repeat(case.prompt)},
-        ],
-    });
-    let mut body = body;
-    if !case.stream
-        && let Some(map) = body.as_object_mut()
-    {
-        map.remove("stream_options");
-    }
-    Bytes::from(body.to_string())
 }

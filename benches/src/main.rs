@@ -4,10 +4,12 @@
 //! The engine is a server that replays canned vLLM replies, so that its own work is
 //! small and the same in every arm. Arms are the engine itself, a relay that only copies
 //! bytes (the least that anything between costs on the machine), `polar gateway`, and,
-//! when its program is given, rllm-model-gateway. Arms take turns within
+//! when its program is given, rllm-model-gateway. `--dialects` adds an arm for each dialect of
+//! the gateway. Arms take turns within
 //! each repeat, so that a machine whose speed drifts does not favour one.
 
 mod arms;
+mod dialect;
 mod engine;
 mod load;
 mod relay;
@@ -16,6 +18,7 @@ mod report;
 use anyhow::Result;
 use arms::Arm;
 use clap::{Args, Parser, Subcommand};
+use dialect::Dialect;
 use load::Case;
 use report::Row;
 use std::net::SocketAddr;
@@ -50,6 +53,9 @@ struct Options {
     /// Times the whole matrix is measured.
     #[arg(long, default_value_t = 3)]
     repeats: u32,
+    /// Dialects spoken to `polar gateway`; all others are spoken to in Chat.
+    #[arg(long, value_delimiter = ',', default_value = "chat")]
+    dialects: Vec<Dialect>,
     /// Concurrent calls.
     #[arg(long, value_delimiter = ',', default_value = "1,64")]
     concurrency: Vec<usize>,
@@ -84,7 +90,7 @@ fn main() -> Result<()> {
 async fn measure(options: &Options) -> Result<()> {
     let engine = arms::start_engine().await?;
     let mut arms = vec![Arm::direct(&engine), Arm::relay(&engine).await?];
-    arms.push(Arm::polar(&engine, &options.polar).await?);
+    arms.extend(Arm::polar(&engine, &options.polar, &options.dialects).await?);
     if let Some(program) = &options.rllm {
         arms.push(Arm::rllm(&engine, program).await?);
     }

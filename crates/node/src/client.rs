@@ -182,6 +182,11 @@ impl Backoff {
         self.failures = self.failures.saturating_add(1);
     }
 
+    /// Whether the last try failed.
+    pub(crate) fn is_failing(&self) -> bool {
+        self.failures > 0
+    }
+
     /// How long to wait before the next try; not at all without a failure.
     pub(crate) fn pause(&self) -> Duration {
         if self.failures == 0 {

@@ -91,7 +91,8 @@ pub(crate) struct Dispatcher {
     /// What is still to be done for sessions that are no longer held.
     clearing: JoinSet<()>,
     lease_backoff: Backoff,
-    /// Against taking work only to give it back, as long as the disk is full.
+    /// Against spending attempts, as long as sessions fail for what may be this machine's fault:
+    /// its disk, its sandboxes, its engine.
     start_backoff: Backoff,
     renewal: Duration,
     /// Leases named in the renewal that is on its way.
@@ -223,11 +224,17 @@ impl Dispatcher {
         }
     }
 
-    /// Asks for as many sessions as there is room for.
+    /// Asks for as many sessions as there is room for; after a failure that may be this
+    /// machine's fault for one at a time, until one goes well.
     fn ask_for_work(&mut self) -> Option<Question<LeaseResponse>> {
         let taken = self.held.len() + self.clearing.len();
         let taken = u32::try_from(taken).unwrap_or(u32::MAX);
         let free = self.info.slots.total().saturating_sub(taken);
+        let free = match self.start_backoff.is_failing() {
+            true if taken > 0 => 0,
+            true => free.min(1),
+            false => free,
+        };
         if free == 0 {
             return None;
         }
@@ -294,8 +301,11 @@ impl Dispatcher {
         let (session_id, epoch) = key;
         let item = ReleaseItem { session_id, epoch };
         match left {
-            Left::Settled(clearing) => {
-                self.start_backoff.reset();
+            Left::Settled { clearing, is_suspect } => {
+                match is_suspect {
+                    true => self.start_backoff.fail(),
+                    false => self.start_backoff.reset(),
+                }
                 self.clearing.spawn(clearing);
             }
             Left::GivenUp(session) if goes_back => {

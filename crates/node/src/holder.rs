@@ -6,7 +6,7 @@
 
 use crate::delivery::{Courier, Delivery};
 use polar_session::{AttemptFolder, Control, Ended, Progress, Removal, SessionRunner, salvage};
-use polar_types::{Lease, NodeId, Stage};
+use polar_types::{ErrorClass, Lease, NodeId, Outcome, Stage};
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,7 +17,12 @@ use tokio::sync::watch;
 pub(crate) enum Left {
     /// Its report is with the server, or kept on disk where the server will not have it
     /// now. The lease is of no more use.
-    Settled(Clearing),
+    Settled {
+        /// What is still to be done.
+        clearing: Clearing,
+        /// Whether it failed for what may well be this machine's fault.
+        is_suspect: bool,
+    },
     /// It was given up, and nothing of it runs any more.
     GivenUp(Box<GivenUp>),
     /// Nothing was done for it, so that it can go back.
@@ -80,12 +85,21 @@ impl Holder {
         progress.send_replace(Progress::in_stage(Stage::Deliver, "the server to take its result"));
         let delivery = self.courier.deliver(&folder, &report).await;
         let courier = self.courier;
-        Left::Settled(Box::pin(async move {
+        let is_suspect = is_suspect(&report.outcome);
+        let clearing = Box::pin(async move {
             // The sandbox has its files in the folder.
             removal.over().await;
             courier.put_away(&folder, delivery);
-        }))
+        });
+        Left::Settled { clearing, is_suspect }
     }
+}
+
+/// What may be the fault of this machine or its engine. A task that asks for what cannot be is
+/// not, wherever that shows.
+fn is_suspect(outcome: &Outcome) -> bool {
+    let is_refused = matches!(outcome, Outcome::Failed { class: ErrorClass::Invalid, .. });
+    outcome.is_retryable() && !is_refused
 }
 
 /// A session that was given up, with what its folder holds.

@@ -5,7 +5,7 @@ use polar_node::NodeConfig;
 use polar_sandbox::{Exec, ExecEnd, Sandbox, SandboxError, SandboxProvider, SandboxSpec};
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use tokio::sync::Semaphore;
 
 /// Lets so many through, each once.
@@ -25,6 +25,8 @@ impl Gate {
 pub(crate) struct Gates {
     pub(crate) making: Gate,
     pub(crate) removing: Gate,
+    /// Whether no sandbox can be made.
+    broken: AtomicBool,
     live: AtomicUsize,
     most: AtomicUsize,
 }
@@ -39,6 +41,7 @@ impl Gates {
         let gates = Arc::new(Self {
             making: gate(making),
             removing: gate(removing),
+            broken: AtomicBool::new(false),
             live: AtomicUsize::new(0),
             most: AtomicUsize::new(0),
         });
@@ -47,6 +50,11 @@ impl Gates {
         };
         config.providers = config.providers.iter().map(gated).collect();
         gates
+    }
+
+    /// Lets no sandbox be made, or all again.
+    pub(crate) fn break_down(&self, broken: bool) {
+        self.broken.store(broken, Ordering::SeqCst);
     }
 
     /// Sandboxes there are now.
@@ -77,6 +85,9 @@ impl SandboxProvider for GatedProvider {
 
     async fn create(&self, spec: SandboxSpec) -> Result<Box<dyn Sandbox>, SandboxError> {
         self.gates.making.pass().await;
+        if self.gates.broken.load(Ordering::SeqCst) {
+            return Err(SandboxError::retryable("make a sandbox", "the machine is broken"));
+        }
         let inner = self.inner.create(spec).await?;
         let live = self.gates.live.fetch_add(1, Ordering::SeqCst) + 1;
         self.gates.most.fetch_max(live, Ordering::SeqCst);

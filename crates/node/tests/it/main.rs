@@ -8,6 +8,7 @@
     reason = "tests fail by panicking"
 )]
 
+mod brake;
 mod captures;
 mod chaos;
 mod child;

@@ -1,0 +1,84 @@
+//! A machine that is broken must not spend the attempts of everybody's sessions.
+
+use crate::cluster::Cluster;
+use crate::gate::{Gates, OPEN};
+use polar_node::Node;
+use polar_types::{Event, EventKind, EventPage, SessionInfo, SessionStatus, Slots, TaskInfo};
+use serde_json::json;
+use std::time::Duration;
+
+/// For every session handed out, how many were under way with it.
+async fn under_way(cluster: &Cluster, task: &TaskInfo) -> Vec<u32> {
+    let page: EventPage = cluster.get("/api/events?after=0").await;
+    let mut now = 0;
+    let mut at_a_time = Vec::new();
+    let is_status = |event: &Event, word: &str| event.data["status"] == word;
+    for event in page.events.iter().filter(|event| event.task_id == task.task_id) {
+        match event.kind {
+            EventKind::SessionStatus if is_status(event, "preparing") => {
+                now += 1;
+                at_a_time.push(now);
+            }
+            EventKind::SessionEnded => now -= 1,
+            _ => {}
+        }
+    }
+    at_a_time
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broken_machine_takes_one_session_at_a_time_until_one_goes_well() {
+    let cluster = Cluster::new().await;
+    let mut config = cluster.config("a").await;
+    config.slots = Slots { prepare: 2, ready: 0, run: 1, grade: 1 };
+    let places = config.slots.total();
+    let gates = Gates::of(&mut config, OPEN, OPEN);
+    gates.break_down(true);
+    // All that it has room for is there when it asks for the first time.
+    let samples = places + 3;
+    let broken = cluster.submit(json!({"num_samples": samples, "max_attempts": 1})).await;
+    let node = Node::start(config).await.unwrap();
+    let sessions = cluster.ended(&broken).await;
+    assert!(sessions.iter().all(|session| session.status == SessionStatus::Failed));
+    let at_a_time = under_way(&cluster, &broken).await;
+    let (first, later) = at_a_time.split_at(places as usize);
+    assert_eq!(first.iter().max(), Some(&places));
+    assert_eq!(later, [1, 1, 1]);
+
+    gates.break_down(false);
+    let mended = cluster.submit(json!({"num_samples": samples})).await;
+    let sessions = cluster.ended(&mended).await;
+    assert!(sessions.iter().all(|session| session.status == SessionStatus::Completed));
+    let at_a_time = under_way(&cluster, &mended).await;
+    assert_eq!(at_a_time[0], 1);
+    assert!(at_a_time.iter().max() > Some(&1), "{at_a_time:?}");
+    node.shutdown(Duration::ZERO).await;
+}
+
+/// A task that asks for what cannot be says nothing about the machine.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_set_up_command_that_fails_does_not_slow_a_machine() {
+    let cluster = Cluster::new().await;
+    let mut config = cluster.config("a").await;
+    config.slots = Slots { prepare: 2, ready: 0, run: 1, grade: 1 };
+    let places = config.slots.total() as usize;
+    let gates = Gates::of(&mut config, 0, OPEN);
+    let steps = json!([{"type": "exec", "command": "exit 3"}]);
+    let runtime = json!({"type": "local", "prepare": steps});
+    let change = json!({"num_samples": 2 * places, "max_attempts": 1, "runtime": runtime});
+    let task = cluster.submit(change).await;
+    let node = Node::start(config).await.unwrap();
+    let so_many = |status: SessionStatus, wanted: usize| {
+        move |sessions: &[SessionInfo]| {
+            sessions.iter().filter(|session| session.status == status).count() == wanted
+        }
+    };
+    cluster.sessions_are(&task, so_many(SessionStatus::Preparing, places)).await;
+    // One fails; its place is taken while the others are still there.
+    gates.making.open(1);
+    cluster.sessions_are(&task, so_many(SessionStatus::Failed, 1)).await;
+    cluster.sessions_are(&task, so_many(SessionStatus::Preparing, places)).await;
+    gates.making.open(OPEN);
+    cluster.ended(&task).await;
+    node.shutdown(Duration::ZERO).await;
+}
