@@ -8,8 +8,9 @@ mod node;
 mod python;
 mod suites;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use clap::{Parser, Subcommand};
+use std::fs;
 
 #[derive(Debug, Parser)]
 #[command(about = "Tasks of the Polar repository")]
@@ -29,11 +30,14 @@ enum Task {
     },
     /// List the suites with what each needs.
     Suites,
+    /// Write what the documents take from the code: the table of docs/dialects.md.
+    Dialects,
 }
 
 fn main() -> Result<()> {
     match Cli::parse().task {
         Task::Test { suites } => test(&suites),
+        Task::Dialects => dialects(),
         Task::Suites => {
             for suite in suites::ALL {
                 let kind = if suite.default { "default" } else { "by name" };
@@ -42,6 +46,17 @@ fn main() -> Result<()> {
             Ok(())
         }
     }
+}
+
+/// Puts the table of losses into its place in the document.
+fn dialects() -> Result<()> {
+    let path = command::root().join("docs/dialects.md");
+    let document = fs::read_to_string(&path).context("read docs/dialects.md")?;
+    let (before, rest) = document.split_once("<!-- losses -->\n").context("no mark of losses")?;
+    let (_, after) = rest.split_once("<!-- end of losses -->").context("no end of losses")?;
+    let table = polar_convo::loss::markdown_table();
+    let document = format!("{before}<!-- losses -->\n{table}<!-- end of losses -->{after}");
+    fs::write(&path, document).context("write docs/dialects.md")
 }
 
 fn test(names: &[String]) -> Result<()> {

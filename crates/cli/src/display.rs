@@ -3,7 +3,7 @@
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use polar_types::{
     CallRole, RoleCounts, SessionInfo, SessionReport, SessionStatus, TaskInfo, TokenCounts, Trace,
-    UntrainedReason,
+    TranslationCounts, UntrainedReason,
 };
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -122,6 +122,25 @@ pub(crate) fn conservation(tokens: &TokenCounts) -> String {
         tokens.trained,
         tokens.untrained.values().sum::<u64>()
     )
+}
+
+/// Of how many calls what was said did not reach the engine as it was sent; nothing where all
+/// did. The names are those of docs/dialects.md.
+pub(crate) fn translation(counts: &TranslationCounts) -> String {
+    let mut text = String::new();
+    for (what, counts) in [
+        ("lost in translation", &counts.losses),
+        ("history restored", &counts.restored),
+        ("history edited by the harness", &counts.edited),
+        ("volatile text taken out", &counts.normalised),
+    ] {
+        if !counts.is_empty() {
+            let parts: Vec<_> =
+                counts.iter().map(|(name, calls)| format!("{name} in {calls}")).collect();
+            text.push_str(&format!("{what} (calls): {}\n", parts.join(", ")));
+        }
+    }
+    text
 }
 
 fn untrained(tokens: &TokenCounts) -> String {
@@ -272,6 +291,16 @@ mod tests {
     fn conservation_shows_when_it_is_broken() {
         let mut tokens = TokenCounts { sampled: 5, trained: 3, ..Default::default() };
         tokens.untrained.insert(UntrainedReason::Undelivered, 2);
+        assert_eq!(translation(&TranslationCounts::default()), "");
+        let mut counts = TranslationCounts::default();
+        counts.losses.insert("effort_ignored".to_owned(), 3);
+        counts.losses.insert("verbosity_ignored".to_owned(), 1);
+        counts.restored.insert("reasoning".to_owned(), 2);
+        assert_eq!(
+            translation(&counts),
+            "lost in translation (calls): effort_ignored in 3, verbosity_ignored in 1\n\
+             history restored (calls): reasoning in 2\n"
+        );
         assert_eq!(conservation(&tokens), "5 sampled == 3 trained + 2 untrained with a reason");
         tokens.sampled = 6;
         assert!(conservation(&tokens).contains("!="));

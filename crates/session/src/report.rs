@@ -134,6 +134,7 @@ fn build_report(facts: Facts) -> SessionReport {
             report.tokens.clone_from(&rebuilt.trajectory.tokens);
             report.forks.clone_from(&rebuilt.trajectory.forks);
             report.roles.clone_from(&rebuilt.trajectory.roles);
+            report.translation.clone_from(&rebuilt.trajectory.translation);
             let trouble = keep_trajectory(&facts.folder, rebuilt)
                 .map_err(|error| format!("the trajectory could not be written: {error}"))
                 .and_then(|()| check_promises(rebuilt));
@@ -177,6 +178,7 @@ fn bare_report(facts: &Facts, outcome: Outcome) -> SessionReport {
         tokens: polar_types::TokenCounts::default(),
         forks: std::collections::BTreeMap::default(),
         roles: Default::default(),
+        translation: Default::default(),
         times: facts.times.clone(),
         artifacts: Vec::new(),
     }

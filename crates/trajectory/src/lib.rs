@@ -34,6 +34,7 @@ mod messages;
 mod roles;
 mod summary;
 mod trace;
+mod translation;
 mod verify;
 
 pub use verify::{Violation, verify};
@@ -202,6 +203,7 @@ impl Builder<'_> {
             forks: Default::default(),
             train_roles: self.options.train_roles,
             roles,
+            translation: translation::counts(self.session),
         };
         let responses = trajectory.traces.iter().map(|trace| trace.response_ids.len() as u64);
         let holes = trajectory.tokens.untrained.get(&UntrainedReason::LogprobMissing);

@@ -91,6 +91,31 @@ fn all_that_bent_the_distribution_is_told_with_the_trace() {
 }
 
 #[test]
+fn promise_10_losses_and_restored_history_are_counted_by_calls() {
+    let root = [user("a")];
+    let go = |text: &str| [user("a"), said("x"), user(text)];
+    let mut calls =
+        [call(&root, said("x"), &[1], &[10]), call(&go("b"), said("y"), &[1, 10, 2], &[11])];
+    assert!(built_of(&calls).trajectory.translation.is_empty());
+    let loss = |kind: &str, count: u32| json!({"kind": kind, "field": "x", "count": count});
+    calls[0].meta.extra.insert("losses".to_owned(), json!([loss("effort_ignored", 1)]));
+    let both = json!([loss("effort_ignored", 1), loss("cache_control_dropped", 7)]);
+    calls[1].meta.extra.insert("losses".to_owned(), both);
+    calls[1].meta.extra.insert("restored".to_owned(), json!({"reasoning": 5}));
+    calls[1].meta.extra.insert("edited".to_owned(), json!({"calls": ["call_1", "call_2"]}));
+    calls[1].meta.extra.insert("normalised".to_owned(), json!({"billing": 2}));
+    assert_eq!(
+        json!(built_of(&calls).trajectory.translation),
+        json!({
+            "losses": {"effort_ignored": 2, "cache_control_dropped": 1},
+            "restored": {"reasoning": 1},
+            "edited": {"calls": 1},
+            "normalised": {"billing": 1},
+        })
+    );
+}
+
+#[test]
 fn a_second_continuation_is_a_trace_with_the_shared_part_as_context() {
     let root = [system(), user("a")];
     let go = |text: &str| [system(), user("a"), said("x"), user(text)];

@@ -13,6 +13,7 @@ pub mod sampling;
 pub mod session;
 pub mod task;
 pub mod trace;
+pub mod translation;
 
 pub use error::{ErrorClass, FieldProblem, Side};
 pub use event::{Event, EventKind, EventPage};
@@ -41,3 +42,4 @@ pub use trace::{
     CallSummary, ForkCause, ForkPoint, LineageInfo, TokenCounts, Trace, Trajectory,
     UntrainedReason, WeightSpan,
 };
+pub use translation::TranslationCounts;

@@ -2,7 +2,7 @@
 
 use crate::{
     CallRole, Epoch, ErrorClass, ForkCause, GroupId, NodeId, RoleCounts, SessionId, Side, TaskId,
-    TokenCounts,
+    TokenCounts, TranslationCounts,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -197,6 +197,9 @@ pub struct SessionReport {
     /// Calls by role, trained or not.
     #[serde(default)]
     pub roles: BTreeMap<CallRole, RoleCounts>,
+    /// Calls of which something did not reach the engine as it was sent.
+    #[serde(default, skip_serializing_if = "TranslationCounts::is_empty")]
+    pub translation: TranslationCounts,
     /// Seconds per stage.
     pub times: StageTimes,
     /// Files uploaded beforehand.

@@ -2,6 +2,7 @@
 
 use crate::{
     CallId, CallOrigin, CallRole, GroupId, RoleCounts, SessionId, TaskId, TrajectoryStrategy,
+    TranslationCounts,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -220,6 +221,9 @@ pub struct Trajectory {
     /// Calls by role, trained or not.
     #[serde(default)]
     pub roles: BTreeMap<CallRole, RoleCounts>,
+    /// Calls of which something did not reach the engine as it was sent.
+    #[serde(default, skip_serializing_if = "TranslationCounts::is_empty")]
+    pub translation: TranslationCounts,
 }
 
 /// One call as `GET /api/sessions/{id}/calls` shows it: everything but the ids.

@@ -7,6 +7,7 @@ use crate::display::{self, Progress};
 use anyhow::{Result, bail};
 use polar_types::{
     AttemptInfo, Outcome, SessionInfo, SessionStatus, Side, TaskInfo, TaskStatus, TokenCounts,
+    TranslationCounts,
 };
 use serde_json::Value;
 use std::io::Write as _;
@@ -57,12 +58,14 @@ pub(crate) async fn follow(api: &Api, mut infos: Vec<TaskInfo>) -> Result<Vec<Fo
 /// the log that tells of it.
 pub(crate) async fn print_summary(api: &Api, followed: &[Followed]) -> Result<()> {
     let sessions: Vec<&SessionInfo> = sessions(followed).collect();
-    let mut tokens = TokenCounts::default();
+    let (mut tokens, mut translation) = (TokenCounts::default(), TranslationCounts::default());
     for report in sessions.iter().filter_map(|session| session.report()) {
         tokens.add(&report.tokens);
+        translation.add(&report.translation);
     }
     let mut text = display::session_table(&sessions);
     text.push_str(&format!("\ntokens: {}\n", display::conservation(&tokens)));
+    text.push_str(&display::translation(&translation));
     for Followed { task, .. } in followed {
         if let Some(reward) = task.mean_reward {
             text.push_str(&format!("mean reward of {}: {reward:.3}\n", task.task_id));

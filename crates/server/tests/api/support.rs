@@ -243,6 +243,7 @@ pub(crate) fn report_of(lease: &Lease, node: &str, outcome: Outcome) -> SessionR
         tokens: TokenCounts::default(),
         forks: BTreeMap::new(),
         roles: Default::default(),
+        translation: Default::default(),
         times: StageTimes::default(),
         artifacts: Vec::new(),
     }

@@ -87,6 +87,7 @@ pub(crate) fn report(lease: &Lease, outcome: Outcome) -> SessionReport {
         tokens: TokenCounts::default(),
         forks: BTreeMap::new(),
         roles: Default::default(),
+        translation: Default::default(),
         times: StageTimes::default(),
         artifacts: Vec::new(),
     }
