@@ -400,6 +400,105 @@ def test_many_streams_at_once_keep_apart(session: Session) -> None:
     assert trajectory["tokens"]["trained"] == trajectory["tokens"]["sampled"]
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_logprobs_are_told_to_a_client_that_asks_for_them(
+    client: OpenAI, session: Session, stream: bool
+) -> None:
+    request = ask("Count to five", logprobs=True)
+    if stream:
+        with client.chat.completions.stream(**request) as events:
+            choice = events.get_final_completion().choices[0]
+    else:
+        choice = client.chat.completions.create(**request).choices[0]
+    assert choice.logprobs is not None
+    assert choice.logprobs.content is not None
+    told = [token.logprob for token in choice.logprobs.content]
+    ids = [int(token.token.removeprefix("token_id:")) for token in choice.logprobs.content]
+    [trace] = session.close()["traces"]
+    assert told == pytest.approx(trace["response_logprobs"])
+    assert ids == trace["response_ids"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_functions_are_called_in_their_older_form(
+    client: OpenAI, session: Session, stream: bool
+) -> None:
+    messages: list[dict[str, object]] = [
+        {"role": "user", "content": "The weather in Paris, then Rome"}
+    ]
+    offered = {"model": "m", "functions": [WEATHER["function"]]}
+    cities = []
+    for _ in range(2):
+        name, arguments = "", ""
+        if stream:
+            for chunk in client.chat.completions.create(messages=messages, stream=True, **offered):
+                call = chunk.choices[0].delta.function_call
+                if call is not None:
+                    name += call.name or ""
+                    arguments += call.arguments or ""
+                assert not chunk.choices[0].delta.tool_calls
+                finish = chunk.choices[0].finish_reason or ""
+        else:
+            [choice] = client.chat.completions.create(messages=messages, **offered).choices
+            assert choice.message.function_call is not None
+            assert not choice.message.tool_calls
+            name = choice.message.function_call.name
+            arguments = choice.message.function_call.arguments
+            finish = choice.finish_reason
+        assert (name, finish) == ("get_weather", "function_call")
+        cities.append(json.loads(arguments)["city"])
+        messages += [
+            {
+                "role": "assistant",
+                "content": None,
+                "function_call": {"name": name, "arguments": arguments},
+            },
+            {"role": "function", "name": name, "content": f"rain in {cities[-1]}"},
+        ]
+    assert cities == ["Paris", "Rome"]
+    last = client.chat.completions.create(messages=messages, **offered).choices[0]
+    assert said(last.message.content) == "The tool says: rain in Rome"
+    assert len(session.calls()) == 3
+
+
+def test_reasoning_that_a_client_drops_is_in_the_next_prompt_all_the_same(
+    client: OpenAI, session: Session
+) -> None:
+    request = ask("The weather in Paris, then Rome", tools=[WEATHER])
+    message = client.chat.completions.create(**request).choices[0].message
+    assert message.model_extra is not None
+    assert message.model_extra["reasoning_content"]
+    assert message.tool_calls is not None
+    [call] = message.tool_calls
+    # Without its reasoning, and with the arguments in another spelling.
+    arguments = json.dumps(json.loads(call.function.arguments), indent=1, sort_keys=True)
+    kept = {
+        "role": "assistant",
+        "content": message.content,
+        "tool_calls": [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.function.name, "arguments": arguments},
+            }
+        ],
+    }
+    result = {"role": "tool", "tool_call_id": call.id, "content": "rain"}
+    request["messages"] += [kept, result]  # type: ignore[operator]
+    client.chat.completions.create(**request)
+    trajectory = session.close()
+    assert len(trajectory["traces"]) == 1
+    assert trajectory["tokens"]["trained"] == trajectory["tokens"]["sampled"]
+    assert trajectory["translation"]["restored"] == {"arguments": 1, "reasoning": 1}
+
+
+def test_what_is_not_served_says_what_to_do(client: OpenAI) -> None:
+    with pytest.raises(openai.NotFoundError, match="chat/completions"):
+        client.completions.create(model="m", prompt="text")
+    with pytest.raises(openai.NotFoundError, match="another base URL"):
+        client.embeddings.create(model="m", input="text")
+
+
 def test_an_image_is_refused_or_carried_but_never_dropped(
     client: OpenAI, deployment: Deployment
 ) -> None:

@@ -517,6 +517,27 @@ class RoleCounts(Model):
     """Tokens sampled in them."""
 
 
+class TranslationCounts(Model):
+    """Of how many calls what was said did not reach the engine as it was sent. The records say
+    it of each call.
+    """
+
+    losses: dict[str, int] = {}
+    """Calls by the name of a loss, for example `cache_control_dropped`."""
+
+    restored: dict[str, int] = {}
+    """Calls whose history got back what the model had sampled: `arguments`, `reasoning`, `text`.
+    """
+
+    edited: dict[str, int] = {}
+    """Calls in whose history the harness had changed what the model said: `calls`, `reasoning`,
+    `text`.
+    """
+
+    normalised: dict[str, int] = {}
+    """Calls by the harness's rule that took volatile text out of them."""
+
+
 class StageTimes(Model):
     """Seconds each stage took."""
 
@@ -594,6 +615,9 @@ class SessionReport(Model):
 
     roles: dict[CallRole, RoleCounts] = {}
     """Calls by role, trained or not."""
+
+    translation: Optional[TranslationCounts] = None
+    """Calls of which something did not reach the engine as it was sent."""
 
     artifacts: list[Artifact] = []
     """Files uploaded beforehand."""
@@ -809,6 +833,9 @@ class Trajectory(Model):
 
     roles: dict[CallRole, RoleCounts] = {}
     """Calls by role, trained or not."""
+
+    translation: Optional[TranslationCounts] = None
+    """Calls of which something did not reach the engine as it was sent."""
 
 
 Confidence = Union[Literal["guessed", "likely", "certain"], str]
@@ -1063,6 +1090,7 @@ __all__ = [
     "Trace",
     "Trajectory",
     "TrajectoryStrategy",
+    "TranslationCounts",
     "WeightSpan",
     "WriteFile",
 ]
