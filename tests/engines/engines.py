@@ -4,9 +4,10 @@
     engines.py install llama vllm sglang
     engines.py serve llama [--port 8080]       until it gets SIGINT or SIGTERM
     engines.py run llama vllm -- COMMAND …     runs the command while the engines are up
+    engines.py run --raw-text vllm -- …        the same without the engines' own parsers
 
 `run` tells the command where they are: POLAR_TEST_LLAMA, POLAR_TEST_VLLM and
-POLAR_TEST_SGLANG hold their URLs. Everything is cached under `$POLAR_CACHE` or
+POLAR_TEST_SGLANG hold their URLs; POLAR_TEST_RAW_TEXT is set with `--raw-text`. Everything is cached under `$POLAR_CACHE` or
 `~/.cache/polar`. Needs Python 3.11 on x86-64 Linux and nothing else.
 """
 
@@ -32,12 +33,21 @@ CONTEXT = 16384
 START_SECONDS = {"llama": 60, "vllm": 300, "sglang": 300}
 
 
-def command(engine: str, port: int) -> tuple[list[str], dict[str, str]]:
+# What makes an engine take calls and reasoning out of the text.
+PARSERS = {
+    "llama": [],
+    "vllm": ["--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--reasoning-parser", "qwen3"],
+    "sglang": ["--tool-call-parser", "qwen25", "--reasoning-parser", "qwen3"],
+}
+
+
+def command(engine: str, port: int, raw_text: bool = False) -> tuple[list[str], dict[str, str]]:
     """The command line of an engine and what its environment needs."""
     folder = installs.install(engine)
     model = tiny_model.make(installs.cache_folder() / "polar-tiny")
     address = ["--host", "127.0.0.1", "--port", str(port)]
-    return {"llama": _llama, "vllm": _vllm, "sglang": _sglang}[engine](folder, model, address)
+    line, environment = {"llama": _llama, "vllm": _vllm, "sglang": _sglang}[engine](folder, model, address)
+    return line + ([] if raw_text else PARSERS[engine]), environment
 
 
 def _llama(folder: Path, model: Path, address: list[str]):
@@ -56,8 +66,6 @@ def _vllm(folder: Path, model: Path, address: list[str]):
     line += ["--max-model-len", str(CONTEXT), "--max-num-seqs", "8"]
     # Seeded requests kill the CPU engine when one of them is prefilled in pieces.
     line += ["--max-num-batched-tokens", str(CONTEXT), "--enable-prompt-tokens-details"]
-    line += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
-    line += ["--reasoning-parser", "qwen3"]
     return line, {
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_SERVER_DEV_MODE": "1",
@@ -77,15 +85,14 @@ def _sglang(folder: Path, model: Path, address: list[str]):
     line += ["--disable-cuda-graph", "--disable-overlap-schedule", "--disable-radix-cache"]
     line += ["--context-length", str(CONTEXT), "--max-total-tokens", str(2 * CONTEXT)]
     line += ["--max-running-requests", "8", "--weight-version", "v0"]
-    line += ["--tool-call-parser", "qwen25", "--reasoning-parser", "qwen3"]
     return line, {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
 
 
 @contextlib.contextmanager
-def running(engine: str, port: int | None = None):
+def running(engine: str, port: int | None = None, raw_text: bool = False):
     """Starts an engine, gives its URL once it is healthy, and stops it and its children."""
     port = port or free_port()
-    line, environment = command(engine, port)
+    line, environment = command(engine, port, raw_text)
     log = installs.cache_folder() / f"{engine}.log"
     with log.open("wb") as out:
         process = subprocess.Popen(
@@ -146,13 +153,15 @@ def stop(process: subprocess.Popen) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def run(engines: list[str], line: list[str]) -> int:
+def run(engines: list[str], line: list[str], raw_text: bool) -> int:
     """Runs a command while engines are up; gives its exit code."""
     with contextlib.ExitStack() as stack:
         environment = dict(os.environ)
+        if raw_text:
+            environment["POLAR_TEST_RAW_TEXT"] = "1"
         for engine in engines:
             started = time.monotonic()
-            url = stack.enter_context(running(engine))
+            url = stack.enter_context(running(engine, raw_text=raw_text))
             environment[f"POLAR_TEST_{engine.upper()}"] = url
             print(f"{engine} at {url} after {time.monotonic() - started:.1f} s", file=sys.stderr)
         return subprocess.run(line, env=environment, check=False).returncode
@@ -175,8 +184,10 @@ def main() -> int:
         arguments, line = arguments[:at], arguments[at + 1 :]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     actions = parser.add_subparsers(dest="action", required=True)
-    for action in ("install", "run"):
-        actions.add_parser(action).add_argument("engines", nargs="+", choices=ENGINES)
+    actions.add_parser("install").add_argument("engines", nargs="+", choices=ENGINES)
+    running_them = actions.add_parser("run")
+    running_them.add_argument("--raw-text", action="store_true")
+    running_them.add_argument("engines", nargs="+", choices=ENGINES)
     serving = actions.add_parser("serve")
     serving.add_argument("engine", choices=ENGINES)
     serving.add_argument("--port", type=int)
@@ -191,7 +202,7 @@ def main() -> int:
         parser.error("run needs a command behind `--`")
     # A signal ends the engines too, by way of the exit it raises.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    return run(chosen.engines, line)
+    return run(chosen.engines, line, chosen.raw_text)
 
 
 if __name__ == "__main__":

@@ -46,19 +46,25 @@ pub(crate) const ALL: &[Suite] = &[
         name: "llama",
         about: "the whole path against a real llama.cpp with a tiny model",
         default: true,
-        run: || real_engine("llama"),
+        run: || real_engine("llama", &[]),
     },
     Suite {
         name: "vllm",
         about: "the same against vLLM on CPU; installs 6 GB",
         default: false,
-        run: || real_engine("vllm"),
+        run: || real_engine("vllm", &[]),
     },
     Suite {
         name: "sglang",
         about: "the same against SGLang on CPU; installs vLLM too, for its packages",
         default: false,
-        run: || real_engine("sglang"),
+        run: || real_engine("sglang", &[]),
+    },
+    Suite {
+        name: "raw-text",
+        about: "the same against vLLM and SGLang without their parsers, with Polar's",
+        default: false,
+        run: raw_text,
     },
     Suite {
         name: "bubblewrap",
@@ -122,8 +128,14 @@ fn lint() -> Result<Counts> {
 }
 
 /// Installs and starts an engine and runs its tests, which show what they measured.
-fn real_engine(name: &str) -> Result<Counts> {
-    let start = ["tests/engines/engines.py", "run", name, "--"];
+fn raw_text() -> Result<Counts> {
+    let mut counts = real_engine("vllm", &["--raw-text"])?;
+    counts.add(real_engine("sglang", &["--raw-text"])?);
+    Ok(counts)
+}
+
+fn real_engine(name: &str, options: &[&str]) -> Result<Counts> {
+    let start = [&["tests/engines/engines.py", "run"], options, &[name, "--"]].concat();
     let test = ["cargo", "test", "-p", "polar-gateway", "--test", "real_engines", name];
     let how = ["--", "--test-threads=1", "--show-output"];
     Command::new("python3", &start).args(&test).args(&how).run()

@@ -3,6 +3,7 @@
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, CommandFactory as _, FromArgMatches as _};
 use clap::{Parser, Subcommand, ValueEnum};
+use polar_engine::{ParserChoice, ReasoningFormat, ToolFormat};
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 
@@ -107,6 +108,15 @@ pub(crate) struct EngineArgs {
     /// API key for the engine.
     #[arg(long, env = "POLAR_ENGINE_API_KEY", hide_env_values = true, value_name = "KEY")]
     pub(crate) engine_api_key: Option<String>,
+
+    /// Parse tool calls in Polar, out of the engine's raw text: the name of a parser as in vLLM and
+    /// SGLang, or `auto` for the one of the model's chat template.
+    #[arg(long, env = "POLAR_TOOL_PARSER", value_name = "NAME")]
+    pub(crate) tool_parser: Option<ParserChoice<ToolFormat>>,
+
+    /// Parse reasoning in Polar, out of the engine's raw text: the name of a parser, or `auto`.
+    #[arg(long, env = "POLAR_REASONING_PARSER", value_name = "NAME")]
+    pub(crate) reasoning_parser: Option<ParserChoice<ReasoningFormat>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -592,6 +602,15 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn an_unknown_parser_is_told_the_known_ones() {
+        let parse =
+            |name: &str| Cli::try_parse_from(["polar", "gateway", "--tool-parser", name]).map(drop);
+        assert!(parse("auto").is_ok() && parse("qwen3_coder").is_ok());
+        let error = parse("herms").unwrap_err().to_string();
+        assert!(error.contains("hermes, qwen3_coder, glm45"), "{error}");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::interrupt::{Interrupted, Interrupts};
 use crate::paths;
 use crate::token::{self, Token};
 use anyhow::{Context, Result, bail};
-use polar_engine::{Engine, EngineKind, EngineOptions, ProbeError, ProbeReport};
+use polar_engine::{Engine, EngineKind, EngineOptions, ParserOptions, ProbeError, ProbeReport};
 use polar_gateway::GatewayConfig;
 use polar_node::{Node, NodeConfig, NodeError, ServerAddress};
 use polar_sandbox::{
@@ -366,6 +366,7 @@ pub(crate) async fn probe_engine(args: &EngineArgs) -> Result<(Arc<dyn Engine>, 
         }),
         model: args.engine_model.clone(),
         api_key: args.engine_api_key.clone(),
+        parsers: ParserOptions { tools: args.tool_parser, reasoning: args.reasoning_parser },
         ..EngineOptions::default()
     };
     let address = base_url(address);

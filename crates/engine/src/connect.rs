@@ -2,7 +2,10 @@
 //! gives what training needs.
 
 use crate::llama_cpp::LlamaCpp;
-use crate::probe::{self, ProbeError, ProbeReport};
+use crate::parser_choice::{self, ParserOptions};
+use crate::parsing::Parsing;
+use crate::probe::{self, ProbeError, ProbeReport, Setup};
+use crate::prompt_end::PromptEnd;
 use crate::sglang::{MODEL_INFO, Sglang};
 use crate::transport::{Timeouts, Transport};
 use crate::vllm::{CHAT, Vllm, WEIGHT_INFO};
@@ -23,6 +26,8 @@ pub struct EngineOptions {
     pub api_key: Option<String>,
     /// Ids are in `0..vocab_size`; found out when absent.
     pub vocab_size: Option<u32>,
+    /// What is parsed here instead of by the engine.
+    pub parsers: ParserOptions,
     /// How long to wait for what.
     pub timeouts: Timeouts,
 }
@@ -46,46 +51,42 @@ pub async fn probe(
         Some(kind) => kind,
         None => detect(&transport, model).await?,
     };
+    let names = (model.id.as_str(), model.root.as_deref());
+    let chosen = parser_choice::choose(options.parsers, kind, &transport, names).await?;
     let info = describe(kind, &transport, model, options.vocab_size).await;
     let parses_tools = parses_tools(kind, &transport).await;
-    let engine = adapter(transport, info);
-    let report = probe::run(engine.as_ref(), parses_tools).await?;
-    let engine = with_measured_mode(engine, &report);
-    Ok((engine, report))
-}
-
-/// An engine and its info, before it is shared.
-pub(crate) enum Adapter {
-    Vllm(Vllm),
-    Sglang(Sglang),
-    LlamaCpp(LlamaCpp),
-}
-
-impl Adapter {
-    pub(crate) fn as_ref(&self) -> &dyn Engine {
-        match self {
-            Self::Vllm(engine) => engine,
-            Self::Sglang(engine) => engine,
-            Self::LlamaCpp(engine) => engine,
+    let marks = match chosen {
+        Some((family, _)) => family.reasoning_marks(),
+        None => Some(USUAL_MARKS),
+    };
+    let prompt_end = match kind {
+        EngineKind::LlamaCpp => None,
+        _ => Some(Arc::new(PromptEnd::learn(transport.clone(), &model.id, marks).await)),
+    };
+    let engine = |info| {
+        let engine = adapter(transport.clone(), info);
+        match (chosen, &prompt_end) {
+            (Some((family, _)), Some(prompt_end)) => {
+                let prompt_end = Arc::clone(prompt_end);
+                Arc::new(Parsing { engine, family, prompt_end }) as Arc<dyn Engine>
+            }
+            _ => engine,
         }
-    }
+    };
+    let setup = Setup { parses_tools, parsers: chosen, prompt_end: prompt_end.clone() };
+    let report = probe::run(engine(info).as_ref(), setup).await?;
+    // The probe measures what logprobs mean; from here on the engine says so.
+    Ok((engine(report.info.clone()), report))
 }
 
-fn adapter(transport: Transport, info: EngineInfo) -> Adapter {
+/// How most models write reasoning.
+const USUAL_MARKS: (&str, &str) = ("<think>", "</think>");
+
+fn adapter(transport: Transport, info: EngineInfo) -> Arc<dyn Engine> {
     match info.kind {
-        EngineKind::Vllm => Adapter::Vllm(Vllm { transport, info }),
-        EngineKind::Sglang => Adapter::Sglang(Sglang { transport, info }),
-        EngineKind::LlamaCpp => Adapter::LlamaCpp(LlamaCpp { transport, info }),
-    }
-}
-
-/// The probe measures what logprobs mean; from here on the engine says so.
-fn with_measured_mode(adapter: Adapter, report: &ProbeReport) -> Arc<dyn Engine> {
-    let info = report.info.clone();
-    match adapter {
-        Adapter::Vllm(engine) => Arc::new(Vllm { info, ..engine }),
-        Adapter::Sglang(engine) => Arc::new(Sglang { info, ..engine }),
-        Adapter::LlamaCpp(engine) => Arc::new(LlamaCpp { info, ..engine }),
+        EngineKind::Vllm => Arc::new(Vllm { transport, info }),
+        EngineKind::Sglang => Arc::new(Sglang { transport, info }),
+        EngineKind::LlamaCpp => Arc::new(LlamaCpp { transport, info }),
     }
 }
 
@@ -102,6 +103,9 @@ struct Model {
     /// vLLM: the base model of a LoRA adapter.
     #[serde(default)]
     parent: Option<String>,
+    /// Where it was loaded from, which often tells more than its name.
+    #[serde(default)]
+    root: Option<String>,
     #[serde(default)]
     max_model_len: Option<u64>,
     /// llama.cpp.

@@ -7,12 +7,17 @@
 //! [`connect`] finds out which engine answers at a URL, makes the adapter, and lets it
 //! generate once unary and once streamed, so that an engine that cannot give what training
 //! needs is refused with what to change, before any session runs.
+//!
+//! Tool calls and reasoning are parsed by the engine, or by [`ParserOptions`] out of its raw text here.
 
 mod chat_reply;
 mod connect;
 mod error;
 mod llama_cpp;
+mod parser_choice;
+mod parsing;
 mod probe;
+mod prompt_end;
 mod reply_stream;
 mod request_body;
 mod sglang;
@@ -23,6 +28,9 @@ mod weight_version;
 
 pub use connect::{EngineOptions, connect, probe};
 pub use error::EngineError;
+pub use parser_choice::{ParserChoice, ParserOptions};
+pub use parsing::PARSE_FAULTS;
+pub use polar_tokens::parse::{ReasoningFormat, ToolFormat};
 pub use probe::{Check, Outcome, ProbeError, ProbeReport};
 pub use transport::Timeouts;
 

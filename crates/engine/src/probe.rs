@@ -4,13 +4,16 @@
 //! records later: a whole reply, a streamed reply with a tool offered, and what a logprob
 //! means on this engine.
 
+use crate::prompt_end::PromptEnd;
 use crate::{Engine, EngineError, EngineEvent, EngineInfo, EngineKind, GenerateRequest};
 use futures_util::StreamExt;
-use polar_convo::{Dialect, Message, Request, Role, Tool};
+use polar_convo::{Dialect, Message, ReplyEvent, Request, Role, Tool};
+use polar_tokens::parse::{ParserFamily, ReplyStart, ToolFormat};
 use polar_types::ErrorClass;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// What was found out about an engine.
@@ -70,6 +73,21 @@ pub enum ProbeError {
         /// What it serves.
         served: Vec<String>,
     },
+    /// Parsers were asked for where the engine parses.
+    #[error(
+        "llama.cpp parses tool calls and reasoning itself, by the model's template, and cannot be \
+         told not to; leave --tool-parser and --reasoning-parser out"
+    )]
+    ParsesItself,
+    /// `auto` found no parser.
+    #[error(
+        "neither the chat template nor the name of `{model}` tells how it writes tool calls and \
+         reasoning; name the parsers with --tool-parser and --reasoning-parser, or leave them out"
+    )]
+    NoParserFound {
+        /// The served model.
+        model: String,
+    },
     /// It generates, but not so that its replies can be trained on.
     #[error("{0}")]
     Unfit(Box<ProbeReport>),
@@ -96,17 +114,23 @@ impl fmt::Display for ProbeReport {
     }
 }
 
+/// What is known of an engine before it is checked.
+pub(crate) struct Setup {
+    /// The engine gives calls of tools as calls, as far as it says.
+    pub(crate) parses_tools: bool,
+    /// What is parsed here, and how that was found.
+    pub(crate) parsers: Option<(ParserFamily, &'static str)>,
+    /// Tells whether a reply begins in reasoning.
+    pub(crate) prompt_end: Option<Arc<PromptEnd>>,
+}
+
 /// Runs all checks. An engine that fails one is an error that holds the report.
-/// `parses_tools` says whether calls of a tool come back as calls.
-pub(crate) async fn run(
-    engine: &dyn Engine,
-    parses_tools: bool,
-) -> Result<ProbeReport, ProbeError> {
-    let mut probe = Probe { engine, info: engine.info().clone(), checks: Vec::new() };
+pub(crate) async fn run(engine: &dyn Engine, setup: Setup) -> Result<ProbeReport, ProbeError> {
+    let mut probe = Probe { engine, info: engine.info().clone(), setup, checks: Vec::new() };
     probe.describe();
     let whole = probe.generate("whole reply", request(false, false)).await?;
     probe.check_tokens("whole reply", &whole);
-    probe.streamed(parses_tools).await?;
+    probe.streamed().await?;
     if probe.info.kind != EngineKind::LlamaCpp {
         probe.measure_logprob_mode(&whole).await;
     }
@@ -120,6 +144,7 @@ pub(crate) async fn run(
 struct Probe<'a> {
     engine: &'a dyn Engine,
     info: EngineInfo,
+    setup: Setup,
     checks: Vec<Check>,
 }
 
@@ -131,6 +156,8 @@ struct Generation {
     logprobs: Vec<Option<f32>>,
     prompt_tokens: u64,
     completion_tokens: u64,
+    text: String,
+    reasoned: bool,
 }
 
 /// Enough for an engine that compiles its kernels at the first request.
@@ -149,18 +176,23 @@ fn request(stream: bool, tool: bool) -> Request {
     request.sampling.temperature = Some(0.0);
     request.stream = stream;
     if tool {
-        request.tools = vec![Tool {
-            name: "get_time".to_owned(),
-            description: Some("Tells the time in a city.".to_owned()),
-            parameters: json!({
-                "type": "object",
-                "properties": {"city": {"type": "string"}},
-                "required": ["city"],
-            }),
-            rest: serde_json::Map::new(),
-        }];
+        request.tools = vec![self::tool()];
     }
     request
+}
+
+/// A tool to offer.
+pub(crate) fn tool() -> Tool {
+    Tool {
+        name: "get_time".to_owned(),
+        description: Some("Tells the time in a city.".to_owned()),
+        parameters: json!({
+            "type": "object",
+            "properties": {"city": {"type": "string"}},
+            "required": ["city"],
+        }),
+        rest: serde_json::Map::new(),
+    }
 }
 
 impl Probe<'_> {
@@ -225,7 +257,8 @@ impl Probe<'_> {
         while let Some(event) = stream.next().await {
             match event? {
                 EngineEvent::PromptIds(ids) => generation.prompt_ids = Some(ids),
-                EngineEvent::Chunk { ids, logprobs, .. } => {
+                EngineEvent::Chunk { ids, logprobs, events } => {
+                    generation.read(&events);
                     generation.ids.extend(ids);
                     generation.logprobs.extend(logprobs);
                 }
@@ -239,11 +272,13 @@ impl Probe<'_> {
     }
 
     /// With a tool if the engine takes tools, else without.
-    async fn streamed(&mut self, parses_tools: bool) -> Result<(), EngineError> {
+    async fn streamed(&mut self) -> Result<(), EngineError> {
         let advice = Some(self.info.kind.tool_advice());
-        let with_tool = match self.generate("streamed with a tool", request(true, true)).await {
+        let parsed_here = self.parsed_here();
+        let parses_tools = self.setup.parses_tools || parsed_here.is_some();
+        let generation = match self.generate("streamed with a tool", request(true, true)).await {
             Ok(generation) if parses_tools => {
-                self.pass("tools", "taken");
+                self.pass("tools", parsed_here.unwrap_or_else(|| "taken".to_owned()));
                 generation
             }
             Ok(generation) => {
@@ -256,8 +291,32 @@ impl Probe<'_> {
             }
             Err(error) => return Err(error),
         };
-        self.check_tokens("streamed reply", &with_tool);
+        self.check_reasoning(&generation);
+        self.check_tokens("streamed reply", &generation);
         Ok(())
+    }
+
+    fn parsed_here(&self) -> Option<String> {
+        let (family, how) = self.setup.parsers?;
+        let parses = family.tools != ToolFormat::None;
+        parses.then(|| format!("parsed by Polar as {}, {how}", family.tools))
+    }
+
+    /// Finds reasoning that comes back as text.
+    fn check_reasoning(&mut self, generation: &Generation) {
+        let is_marked =
+            ["<think>", "[THINK]", "<|channel|>"].iter().any(|mark| generation.begins_with(mark));
+        let prompt = generation.prompt_ids.as_deref().unwrap_or_default();
+        let start = self.setup.prompt_end.as_ref().and_then(|end| end.start(prompt));
+        let is_opened = start == Some(ReplyStart::InReasoning) && !generation.text.is_empty();
+        if !generation.reasoned && (is_marked || is_opened) {
+            self.add(
+                "reasoning",
+                Outcome::Warning,
+                "comes back as text",
+                Some(self.info.kind.reasoning_advice()),
+            );
+        }
     }
 
     fn check_tokens(&mut self, name: &str, generation: &Generation) {
@@ -326,6 +385,22 @@ impl Probe<'_> {
     }
 }
 
+impl Generation {
+    fn read(&mut self, events: &[ReplyEvent]) {
+        for event in events {
+            match event {
+                ReplyEvent::Text(text) => self.text.push_str(text),
+                ReplyEvent::Reasoning(_) => self.reasoned = true,
+                ReplyEvent::ToolCall { .. } | ReplyEvent::ToolArguments { .. } => {}
+            }
+        }
+    }
+
+    fn begins_with(&self, mark: &str) -> bool {
+        self.text.trim_start().starts_with(mark)
+    }
+}
+
 fn bias(id: u32) -> Value {
     let mut bias = serde_json::Map::new();
     bias.insert(id.to_string(), json!(100));
@@ -382,10 +457,27 @@ impl EngineKind {
     fn tool_advice(self) -> &'static str {
         match self {
             Self::Vllm => {
-                "for agents with tools start vLLM with --enable-auto-tool-choice --tool-call-parser NAME"
+                "for agents with tools start vLLM with --enable-auto-tool-choice --tool-call-parser NAME, \
+                 or let Polar parse calls with --tool-parser auto"
             }
-            Self::Sglang => "for agents with tools start SGLang with --tool-call-parser NAME",
+            Self::Sglang => {
+                "for agents with tools start SGLang with --tool-call-parser NAME, or let Polar parse \
+                 calls with --tool-parser auto"
+            }
             Self::LlamaCpp => "for agents with tools start llama-server with --jinja",
+        }
+    }
+
+    fn reasoning_advice(self) -> &'static str {
+        match self {
+            Self::Vllm => {
+                "start vLLM with --reasoning-parser NAME, or let Polar parse it with --reasoning-parser auto"
+            }
+            Self::Sglang => {
+                "start SGLang with --reasoning-parser NAME, or let Polar parse it with \
+                 --reasoning-parser auto"
+            }
+            Self::LlamaCpp => "start llama-server with --jinja and --reasoning-format auto",
         }
     }
 }

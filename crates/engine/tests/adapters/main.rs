@@ -6,6 +6,7 @@
 mod fake_engine;
 mod faults;
 mod llama_cpp;
+mod parsing;
 mod probe;
 mod sglang;
 mod vllm;

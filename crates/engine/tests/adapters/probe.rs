@@ -136,7 +136,9 @@ async fn an_engine_that_refuses_tools_is_usable_with_a_warning() {
     let (_, report) = polar_engine::probe(&server.url, EngineOptions::default()).await.unwrap();
     let tools = report.checks.iter().find(|check| check.name == "tools").unwrap();
     assert_eq!(tools.outcome, Outcome::Warning);
-    assert!(tools.advice.as_ref().unwrap().contains("--enable-auto-tool-choice"));
+    let advice = tools.advice.as_ref().unwrap();
+    assert!(advice.contains("--enable-auto-tool-choice"), "{advice}");
+    assert!(advice.contains("--tool-parser auto"), "{advice}");
 }
 
 #[tokio::test]

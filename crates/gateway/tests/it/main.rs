@@ -8,6 +8,7 @@ mod chat;
 mod hand_engine;
 mod history;
 mod limits;
+mod raw_text;
 mod responses;
 mod stream;
 

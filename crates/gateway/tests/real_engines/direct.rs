@@ -31,6 +31,10 @@ impl EngineUnderTest {
         for (name, value) in record.meta.sampling.as_object().unwrap() {
             body[name] = value.clone();
         }
+        if self.gives_raw_text && self.kind == EngineKind::Vllm && record.tools.is_some() {
+            // Refuses a free choice without a parser; the prompt is the same.
+            body["tool_choice"] = json!("none");
+        }
         match self.kind {
             EngineKind::LlamaCpp => self.again_from_llama(body).await,
             EngineKind::Vllm | EngineKind::Sglang => {

@@ -1,6 +1,8 @@
 //! The engine that the caller started, connected like a user would connect it.
 
-use polar_engine::{Engine, EngineKind, EngineOptions, Outcome, ProbeReport};
+use polar_engine::{
+    Engine, EngineKind, EngineOptions, Outcome, ParserChoice, ParserOptions, ProbeReport,
+};
 use serde_json::Value;
 use std::sync::Arc;
 
@@ -9,6 +11,8 @@ pub(crate) struct EngineUnderTest {
     pub(crate) url: String,
     pub(crate) engine: Arc<dyn Engine>,
     pub(crate) report: ProbeReport,
+    /// It has no parsers of its own.
+    pub(crate) gives_raw_text: bool,
     pub(crate) http: reqwest::Client,
 }
 
@@ -22,12 +26,21 @@ impl EngineUnderTest {
         let Ok(url) = std::env::var(variable) else {
             panic!("{variable} is not set: run this test through tests/engines/engines.py")
         };
-        let (engine, report) = match polar_engine::probe(&url, EngineOptions::default()).await {
+        let gives_raw_text = std::env::var("POLAR_TEST_RAW_TEXT").is_ok();
+        let parsers = match gives_raw_text {
+            true => ParserOptions {
+                tools: Some(ParserChoice::Auto),
+                reasoning: Some(ParserChoice::Auto),
+            },
+            false => ParserOptions::default(),
+        };
+        let options = EngineOptions { parsers, ..EngineOptions::default() };
+        let (engine, report) = match polar_engine::probe(&url, options).await {
             Ok(connected) => connected,
             Err(error) => panic!("{error}"),
         };
         let http = reqwest::Client::builder().no_proxy().build().unwrap();
-        Self { kind, url, engine, report, http }
+        Self { kind, url, engine, report, gives_raw_text, http }
     }
 
     pub(crate) async fn get(&self, path: &str) -> String {

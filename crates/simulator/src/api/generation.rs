@@ -69,6 +69,11 @@ impl Generation {
             }
         };
         let choice = chat.tool_choice()?;
+        if choice == ToolChoice::Auto && !simulator.config.parse_tools {
+            return Err(ApiError::bad_request(
+                "\"auto\" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set",
+            ));
+        }
         let model = simulator.config.model.clone();
         let wish = Wish {
             conversation: Conversation::of_chat(&model, messages, tools),
