@@ -1,5 +1,7 @@
 //! The first stage: a sandbox with everything in it, and a proxy session for the harness.
 
+mod placing;
+
 use crate::attempt::Attempt;
 use crate::failure::Stop;
 use crate::harness::{HarnessAdapter, Installation, RenderInput, RenderedHarness};
@@ -9,7 +11,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use polar_gateway::SessionOptions;
 use polar_record::SessionHeader;
-use polar_sandbox::{Exec, ExecEnd, Sandbox, SandboxError, SandboxProvider, SandboxSpec};
+use polar_sandbox::{Exec, ExecEnd, SandboxError, SandboxProvider, SandboxSpec};
 use polar_types::{Encoding, ErrorClass, PrepareStep, RuntimeKind, Side, Stage};
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -68,8 +70,7 @@ impl Attempt {
         self.open_proxy(&adapter).await?;
         let harness = self.render(&adapter, installation.as_ref())?;
         self.waits(Stage::Prepare, "its files");
-        let files = self.write_files(&harness);
-        self.within(deadline, "writing the harness's files", files).await??;
+        self.place(deadline, &harness, installation.as_ref()).await?;
         self.adapter = Some(adapter);
         Ok(harness)
     }
@@ -255,6 +256,8 @@ impl Attempt {
                 session_id: self.lease.session_id.as_str(),
                 context_window: window,
                 max_output_tokens: task.sampling.max_tokens.unwrap_or((window / 4).max(1)),
+                mcp_servers: &task.harness.mcp_servers,
+                skills: &task.harness.skills,
                 settings: &task.harness.settings,
             })
             .map(|mut harness| {
@@ -263,17 +266,6 @@ impl Attempt {
                 harness
             })
             .map_err(|error| refused(&error))
-    }
-
-    async fn write_files(&self, harness: &RenderedHarness) -> Result<(), Stop> {
-        let sandbox: &dyn Sandbox = self.open_sandbox()?;
-        for file in &harness.files {
-            sandbox
-                .write_file(&file.path, file.content.as_bytes(), file.executable)
-                .await
-                .map_err(|error| sandbox_failure(error.to_string()))?;
-        }
-        sandbox.mark_base().await.map_err(|error| sandbox_failure(error.to_string()))
     }
 
     async fn within<T>(

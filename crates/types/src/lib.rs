@@ -34,9 +34,9 @@ pub use session::{
     SessionReport, SessionStatus, Stage, StageTimes,
 };
 pub use task::{
-    Budgets, Callback, Encoding, EvaluatorSpec, HarnessSpec, Known, Network, PrepareStep,
-    RewardSource, RuntimeKind, RuntimeSpec, TaskInfo, TaskPage, TaskRequest, TaskSpec, TaskStatus,
-    TrajectoryStrategy,
+    Budgets, Callback, Encoding, EvaluatorSpec, HarnessSpec, Known, McpServer, Network,
+    PrepareStep, RewardSource, RuntimeKind, RuntimeSpec, Skill, TaskInfo, TaskPage, TaskRequest,
+    TaskSpec, TaskStatus, TrajectoryStrategy,
 };
 pub use trace::{
     CallSummary, ForkCause, ForkPoint, LineageInfo, TokenCounts, Trace, Trajectory,

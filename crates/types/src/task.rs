@@ -5,9 +5,11 @@
 //! only be made by [`TaskRequest::resolve`], so the rest of Polar never meets an
 //! unchecked one.
 
+mod extras;
 mod spec;
 mod written;
 
+pub use extras::{McpServer, Skill};
 pub use spec::{
     Budgets, Callback, Encoding, EvaluatorSpec, HarnessSpec, Network, PrepareStep, RewardSource,
     RuntimeKind, RuntimeSpec, TrajectoryStrategy,

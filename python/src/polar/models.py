@@ -25,6 +25,51 @@ TaskId = str
 """A task: one problem, asked for `num_samples` times. Chosen by the client or minted."""
 
 
+class McpServer(Model):
+    """A Model Context Protocol server whose tools the agent may use. With `command` the agent
+    starts it inside the sandbox and speaks to it over stdio; with `url` it is reached over
+    streamable HTTP, which the sandbox's network must allow.
+    """
+
+    name: str
+    """What the agent calls it; part of its tools' names."""
+
+    command: Optional[str] = None
+    """Program to start, inside the sandbox."""
+
+    args: list[str] = []
+    """Its arguments."""
+
+    env: dict[str, str] = {}
+    """Environment variables of the program."""
+
+    url: Optional[str] = None
+    """Address of a server that runs already."""
+
+    headers: dict[str, str] = {}
+    """Headers sent to it with each request."""
+
+
+class Skill(Model):
+    """A skill that the agent may look up: a folder with instructions in a file `SKILL.md`, as
+    the Agent Skills specification describes it. Either its text or a folder of the sandbox is
+    given.
+    """
+
+    name: str
+    """What the agent calls it: lower-case letters, digits and hyphens."""
+
+    content: Optional[str] = None
+    """The text of `SKILL.md`. It starts with front matter that has the same `name` and a
+    `description`, by which the agent decides when to read on.
+    """
+
+    path: Optional[str] = None
+    """An absolute folder in the sandbox that has a `SKILL.md`, and whatever else belongs to the
+    skill. It is copied before the agent starts.
+    """
+
+
 class HarnessSpec(Model):
     """Which agent program to run, and with what."""
 
@@ -42,6 +87,12 @@ class HarnessSpec(Model):
 
     env: dict[str, str] = {}
     """Environment variables added to the adapter's."""
+
+    mcp_servers: list[McpServer] = []
+    """MCP servers whose tools it may use, where its program takes any."""
+
+    skills: list[Skill] = []
+    """Skills that it may look up, where its program has them."""
 
     settings: dict[str, Any] = {}
     """Values for the settings that the adapter declares."""
@@ -1060,6 +1111,7 @@ __all__ = [
     "HarnessSpec",
     "HistoryPolicy",
     "LineageInfo",
+    "McpServer",
     "Network",
     "NoEvaluator",
     "NodeId",
@@ -1078,6 +1130,7 @@ __all__ = [
     "SessionReport",
     "SessionStatus",
     "Side",
+    "Skill",
     "Slots",
     "StageTimes",
     "TaskId",

@@ -135,8 +135,13 @@ fn settings_that_the_harness_does_not_have_are_refused_at_submission() {
         assert_eq!(output.status.code(), Some(1), "{}", shown(&output));
         shown(&output)
     };
-    let said = refused("{name: pi, settings: {thinkin: 'off'}}");
-    assert!(said.contains("harness.settings.thinkin") && said.contains("`thinking`?"), "{said}");
+    let said = refused("{name: pi, settings: {reasoning: low}}");
+    assert!(said.contains("harness.settings.reasoning"), "{said}");
+    assert!(said.contains("`reasoning_effort`?"), "{said}");
+    let said = refused("{name: mini_swe_agent, mcp_servers: [{name: db, command: db-server}]}");
+    assert!(said.contains("harness.mcp_servers: ") && said.contains("claude_code"), "{said}");
+    let said = refused("{name: pi, skills: [{name: notes, content: no front matter}]}");
+    assert!(said.contains("harness.skills[0].content: "), "{said}");
     let adapter = "{name: mine, version: '1', provider: any, model: m, command: [mine]}";
     let said = refused(&format!("{{name: mine, adapter: {adapter}, settings: {{a: 1}}}}"));
     assert!(said.contains("mine has no setting `a`"), "{said}");

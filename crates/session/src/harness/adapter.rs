@@ -40,6 +40,9 @@ pub struct HarnessAdapter {
     /// Files written before it starts.
     #[serde(default)]
     pub files: Vec<FileTemplate>,
+    /// Folder in which it looks for skills; absent when it has none. A template.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub skills_folder: Option<String>,
     /// What a task may set, with defaults.
     #[serde(default)]
     pub settings: BTreeMap<String, Setting>,
@@ -67,6 +70,47 @@ impl HarnessAdapter {
             normalise: self.normalise.iter().filter(is_used).cloned().collect(),
         }
     }
+}
+
+impl HarnessAdapter {
+    /// Every template it has, with the key that it stands under.
+    pub(super) fn templates(&self) -> Vec<(&'static str, Template<'_>)> {
+        let mut all = Vec::new();
+        for argument in &self.command {
+            match argument {
+                Argument::Always(text) => all.push(("command", Template::Text(text))),
+                Argument::When { when, args } => {
+                    all.push(("command", Template::Condition(when)));
+                    all.extend(args.iter().map(|text| ("command", Template::Text(text))));
+                }
+            }
+        }
+        all.extend(self.stdin.iter().map(|text| ("stdin", Template::Text(text))));
+        for value in self.env_vars.values() {
+            match value {
+                EnvValue::Always(text) => all.push(("env_vars", Template::Text(text))),
+                EnvValue::When { when, value } => {
+                    all.push(("env_vars", Template::Condition(when)));
+                    all.push(("env_vars", Template::Text(value)));
+                }
+            }
+        }
+        for file in &self.files {
+            all.push(("files", Template::Text(&file.path)));
+            all.push(("files", Template::Text(&file.content)));
+        }
+        all.extend(self.skills_folder.iter().map(|text| ("skills_folder", Template::Text(text))));
+        all
+    }
+}
+
+/// Something to be filled in.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Template<'a> {
+    /// Text with expressions in double braces.
+    Text(&'a str),
+    /// A bare expression.
+    Condition(&'a str),
 }
 
 /// The API a harness speaks.

@@ -3,11 +3,12 @@
 use super::AdapterError;
 use super::adapter::{Argument, EnvValue, HarnessAdapter};
 use minijinja::{Environment, UndefinedBehavior, Value, context};
+use polar_types::{McpServer, Skill};
 use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Names a template may read, besides `settings.NAME`.
-pub(super) const VARIABLES: [&str; 12] = [
+pub(super) const VARIABLES: [&str; 14] = [
     "base_url",
     "api_key",
     "model",
@@ -20,6 +21,8 @@ pub(super) const VARIABLES: [&str; 12] = [
     "session_id",
     "context_window",
     "max_output_tokens",
+    "mcp_servers",
+    "skills",
 ];
 
 /// What a session fills in.
@@ -49,6 +52,11 @@ pub struct RenderInput<'a> {
     pub context_window: u64,
     /// `max_output_tokens`: most tokens of one reply.
     pub max_output_tokens: u64,
+    /// `mcp_servers`: each with `name`, `command` or `url` (the other one is none), `args`,
+    /// `env` and `headers`.
+    pub mcp_servers: &'a [McpServer],
+    /// `skills`: their names.
+    pub skills: &'a [Skill],
     /// `settings.NAME`: what the task sets; defaults are filled in.
     pub settings: &'a serde_json::Map<String, serde_json::Value>,
 }
@@ -63,6 +71,8 @@ pub struct RenderedHarness {
     pub env: BTreeMap<String, String>,
     /// Files to write first.
     pub files: Vec<RenderedFile>,
+    /// Folders of the sandbox that hold a skill each, and where they go.
+    pub skill_folders: Vec<(String, String)>,
 }
 
 /// A file to write into the sandbox.
@@ -106,9 +116,21 @@ impl HarnessAdapter {
                 session_id => input.session_id,
                 context_window => input.context_window,
                 max_output_tokens => input.max_output_tokens,
+                mcp_servers => input.mcp_servers.iter().map(server).collect::<Vec<_>>(),
+                skills => input.skills.iter().map(|skill| &skill.name).collect::<Vec<_>>(),
                 settings => settings,
             },
         };
+        let mut files = renderer.files()?;
+        let mut skill_folders = Vec::new();
+        for (skill, folder) in renderer.skills(input.skills)? {
+            if let Some(content) = skill.content.clone() {
+                let path = format!("{folder}/SKILL.md");
+                files.push(RenderedFile { path, content, executable: false });
+            } else if let Some(path) = skill.path.clone() {
+                skill_folders.push((path, folder));
+            }
+        }
         Ok(RenderedHarness {
             argv: renderer.argv()?,
             stdin: match &self.stdin {
@@ -116,9 +138,16 @@ impl HarnessAdapter {
                 None => Vec::new(),
             },
             env: renderer.env()?,
-            files: renderer.files()?,
+            files,
+            skill_folders,
         })
     }
+}
+
+/// A server with every key, so that templates can ask for any.
+fn server(server: &McpServer) -> Value {
+    let McpServer { name, command, args, env, url, headers } = server;
+    context! { name, command, args, env, url, headers }
 }
 
 struct Renderer<'a> {
@@ -171,6 +200,13 @@ impl Renderer<'_> {
             })
         };
         self.adapter.files.iter().map(render).collect()
+    }
+
+    /// Each skill's folder among those of the program.
+    fn skills<'a>(&self, skills: &'a [Skill]) -> Result<Vec<(&'a Skill, String)>, AdapterError> {
+        let Some(parent) = &self.adapter.skills_folder else { return Ok(Vec::new()) };
+        let parent = self.text("skills_folder", parent)?;
+        Ok(skills.iter().map(|skill| (skill, format!("{parent}/{}", skill.name))).collect())
     }
 
     fn text(&self, key: &str, template: &str) -> Result<String, AdapterError> {

@@ -4,11 +4,15 @@ use super::{AdapterError, HarnessAdapter};
 use polar_types::HarnessSpec;
 use std::path::Path;
 
-const SHIPPED: [(&str, &str); 5] = [
+const SHIPPED: [(&str, &str); 9] = [
     ("claude_code", include_str!("../../adapters/claude_code.yaml")),
     ("codex", include_str!("../../adapters/codex.yaml")),
     ("gemini_cli", include_str!("../../adapters/gemini_cli.yaml")),
+    ("mini_swe_agent", include_str!("../../adapters/mini_swe_agent.yaml")),
+    ("opencode", include_str!("../../adapters/opencode.yaml")),
+    ("openhands", include_str!("../../adapters/openhands.yaml")),
     ("pi", include_str!("../../adapters/pi.yaml")),
+    ("qwen_code", include_str!("../../adapters/qwen_code.yaml")),
     ("shell", include_str!("../../adapters/shell.yaml")),
 ];
 

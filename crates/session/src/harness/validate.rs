@@ -1,6 +1,6 @@
 //! Checks beyond the shape: what would only fail once a session runs.
 
-use super::adapter::{Argument, EnvValue, HarnessAdapter, Setting};
+use super::adapter::{HarnessAdapter, Setting, Template};
 use super::install::PythonVersion;
 use super::recipe::{npm_pin, pip_pin};
 use super::render::{VARIABLES, environment};
@@ -159,35 +159,32 @@ impl HarnessAdapter {
 
     fn check_templates(&self) -> Result<(), Problem> {
         let environment = environment();
-        let mut checker = Checker { environment: &environment, adapter: self };
-        for argument in &self.command {
-            match argument {
-                Argument::Always(text) => checker.template("command", text)?,
-                Argument::When { when, args } => {
-                    checker.expression("command", when)?;
-                    for text in args {
-                        checker.template("command", text)?;
-                    }
-                }
-            }
-        }
-        if let Some(text) = &self.stdin {
-            checker.template("stdin", text)?;
-        }
-        for value in self.env_vars.values() {
-            match value {
-                EnvValue::Always(text) => checker.template("env_vars", text)?,
-                EnvValue::When { when, value } => {
-                    checker.expression("env_vars", when)?;
-                    checker.template("env_vars", value)?;
-                }
-            }
-        }
-        for file in &self.files {
-            checker.template("files", &file.path)?;
-            checker.template("files", &file.content)?;
-        }
-        Ok(())
+        let checker = Checker { environment: &environment, adapter: self };
+        self.templates().into_iter().try_for_each(|(key, template)| match template {
+            Template::Text(text) => checker.template(key, text),
+            Template::Condition(text) => checker.expression(key, text),
+        })
+    }
+
+    /// Whether its program can be told of MCP servers: whether a template reads them.
+    pub fn takes_mcp_servers(&self) -> bool {
+        let environment = environment();
+        self.templates().into_iter().any(|(_, template)| {
+            let used = match template {
+                Template::Text(text) => environment
+                    .template_from_str(text)
+                    .map(|template| template.undeclared_variables(false)),
+                Template::Condition(text) => environment
+                    .compile_expression(text)
+                    .map(|expression| expression.undeclared_variables(false)),
+            };
+            used.is_ok_and(|used| used.contains("mcp_servers"))
+        })
+    }
+
+    /// Whether its program looks skills up.
+    pub fn takes_skills(&self) -> bool {
+        self.skills_folder.is_some()
     }
 
     fn check_success(&self) -> Result<(), Problem> {
@@ -258,17 +255,41 @@ impl HarnessAdapter {
                 return vec![FieldProblem::new("harness.adapter", said, SMALLEST_ADAPTER)];
             }
         };
-        let refused = spec.settings.iter().filter_map(|(name, value)| {
+        let mut problems = adapter.refuses_extras(spec);
+        problems.extend(spec.settings.iter().filter_map(|(name, value)| {
             let (problem, mend) = adapter.refuses_setting(name, value)?;
             let default = adapter.settings.get(name).map(|setting| setting.default.to_string());
             let example = default.unwrap_or_else(|| "{}".to_owned());
             let field = format!("harness.settings.{name}");
             Some(FieldProblem::new(field, format!("{problem}; {mend}"), example))
-        });
-        let kept = adapter.refuses_keeping(&spec.keep).map(|(problem, mend)| {
+        }));
+        problems.extend(adapter.refuses_keeping(&spec.keep).map(|(problem, mend)| {
             FieldProblem::new("harness.keep", format!("{problem}; {mend}"), "[]")
-        });
-        refused.chain(kept).collect()
+        }));
+        problems
+    }
+
+    /// What the task gives that its program has no use for.
+    fn refuses_extras(&self, spec: &HarnessSpec) -> Vec<FieldProblem> {
+        let takers = |takes: fn(&Self) -> bool| {
+            let all = Self::list().unwrap_or_default();
+            let names = all.into_iter().filter(takes).map(|adapter| adapter.name);
+            names.collect::<Vec<_>>().join(", ")
+        };
+        let refuse = |field: &str, what: &str, takes: fn(&Self) -> bool| {
+            let problem = format!(
+                "{} takes no {what}; leave them out, or use one of {}",
+                self.name,
+                takers(takes)
+            );
+            FieldProblem::new(field, problem, "[]")
+        };
+        let servers = !spec.mcp_servers.is_empty() && !self.takes_mcp_servers();
+        let skills = !spec.skills.is_empty() && !self.takes_skills();
+        let servers =
+            servers.then(|| refuse("harness.mcp_servers", "MCP servers", Self::takes_mcp_servers));
+        let skills = skills.then(|| refuse("harness.skills", "skills", Self::takes_skills));
+        servers.into_iter().chain(skills).collect()
     }
 
     /// What is wrong with one setting, and what to do about it.
@@ -314,7 +335,7 @@ struct Checker<'a> {
 }
 
 impl Checker<'_> {
-    fn template(&mut self, key: &'static str, text: &str) -> Result<(), Problem> {
+    fn template(&self, key: &'static str, text: &str) -> Result<(), Problem> {
         let template = self.environment.template_from_str(text).map_err(|error| {
             problem(
                 key,
@@ -325,7 +346,7 @@ impl Checker<'_> {
         self.variables(key, text, template.undeclared_variables(true))
     }
 
-    fn expression(&mut self, key: &'static str, text: &str) -> Result<(), Problem> {
+    fn expression(&self, key: &'static str, text: &str) -> Result<(), Problem> {
         let expression = self.environment.compile_expression(text).map_err(|error| {
             problem(
                 key,

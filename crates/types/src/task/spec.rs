@@ -1,6 +1,7 @@
 //! The parts of a task. Those with a short form accept a bare string as well.
 
 use super::Known;
+use super::extras::{McpServer, Skill};
 use crate::FieldProblem;
 use serde::de::{self, MapAccess, Visitor, value::MapAccessDeserializer};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -59,6 +60,12 @@ pub struct HarnessSpec {
     /// Environment variables added to the adapter's.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
+    /// MCP servers whose tools it may use, where its program takes any.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mcp_servers: Vec<McpServer>,
+    /// Skills that it may look up, where its program has them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub skills: Vec<Skill>,
     /// Values for the settings that the adapter declares.
     #[serde(default)]
     #[schema(value_type = Object)]
@@ -82,6 +89,8 @@ impl HarnessSpec {
             model: None,
             command: None,
             env: BTreeMap::new(),
+            mcp_servers: Vec::new(),
+            skills: Vec::new(),
             settings: serde_json::Map::new(),
             keep: Vec::new(),
         }
@@ -117,6 +126,8 @@ impl HarnessSpec {
         if self.command.as_deref().is_some_and(|command| command.contains('\0')) {
             problems.push(nul("harness.command"));
         }
+        McpServer::check_all(&self.mcp_servers, problems);
+        Skill::check_all(&self.skills, problems);
         let is_known = self.adapter.is_some() || known.harnesses.contains(&self.name);
         if let Some(find) = known.harness_problems.filter(|_| is_known) {
             problems.extend(find(self));
