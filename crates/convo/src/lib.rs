@@ -16,6 +16,7 @@ mod calls;
 mod chat;
 mod fields;
 mod google;
+mod in_turn;
 mod messages;
 mod output_format;
 mod responses;

@@ -3,6 +3,7 @@
 use crate::chat::reply::ChatStream;
 use crate::error::ApiError;
 use crate::google::reply::GoogleStream;
+use crate::in_turn::InTurn;
 use crate::messages::reply::MessagesStream;
 use crate::reply::{
     FinishReason, Reply, ReplyBlock, ReplyEnd, ReplyEvent, ReplyHead, SampledToken,
@@ -19,6 +20,7 @@ use polar_types::ErrorClass;
 #[derive(Debug)]
 pub struct StreamEncoder {
     writer: Writer,
+    in_turn: InTurn,
     phase: Phase,
 }
 
@@ -46,7 +48,7 @@ impl StreamEncoder {
             Dialect::Responses => Writer::Responses(ResponsesStream::new(head)),
             Dialect::Google => Writer::Google(GoogleStream::new(head)),
         };
-        Self { writer, phase: Phase::Waiting }
+        Self { writer, in_turn: InTurn::default(), phase: Phase::Waiting }
     }
 
     /// Notes the prompt's length once the engine has told it. Without effect after
@@ -75,11 +77,23 @@ impl StreamEncoder {
     /// Takes the next event in. Events in which nothing is new are left out: engines send them
     /// for tokens their parsers hold back, and strict clients stumble over them.
     ///
-    /// In all dialects but Chat a call's arguments must come before the next block begins; if an
-    /// engine mixes calls, the stream ends with an error rather than with a call that lost its
-    /// arguments.
+    /// In all dialects but Chat a call's arguments must come before the next block begins. What an
+    /// engine mixes is put in order, and where that cannot be, the stream ends with an error rather
+    /// than with a call that lost its arguments.
     pub fn event(&mut self, event: &ReplyEvent, out: &mut Vec<u8>) {
         if event.is_empty() || self.phase == Phase::Closed {
+            return;
+        }
+        if matches!(self.writer, Writer::Chat(_)) {
+            return self.write(event, out);
+        }
+        let mut in_turn = std::mem::take(&mut self.in_turn);
+        in_turn.next(event, &mut |event| self.write(event, out));
+        self.in_turn = in_turn;
+    }
+
+    fn write(&mut self, event: &ReplyEvent, out: &mut Vec<u8>) {
+        if self.phase == Phase::Closed {
             return;
         }
         self.start(out);
@@ -131,10 +145,12 @@ impl StreamEncoder {
         if let Some(error) = end.as_error() {
             return self.error(&error, out);
         }
+        self.start(out);
+        let mut in_turn = std::mem::take(&mut self.in_turn);
+        in_turn.finish(&mut |event| self.write(event, out));
         if self.phase == Phase::Closed {
             return;
         }
-        self.start(out);
         self.phase = Phase::Closed;
         match &mut self.writer {
             Writer::Chat(writer) => writer.end(end, out),

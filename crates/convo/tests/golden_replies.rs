@@ -198,6 +198,44 @@ fn a_reply_that_the_engine_gave_up_ends_in_an_error_that_clients_retry() {
 }
 
 #[test]
+fn calls_that_are_sampled_side_by_side_are_told_one_after_the_other() {
+    let text = || ReplyEvent::Text("both".to_owned());
+    let in_order = |first: &str| {
+        vec![
+            call(0, "a", "Read"),
+            arguments(0, first),
+            call(1, "b", "Read"),
+            arguments(1, "{\"b\""),
+            arguments(1, ":2}"),
+            text(),
+        ]
+    };
+    let mixed = |first: &str| {
+        vec![
+            call(0, "a", "Read"),
+            call(1, "b", "Read"),
+            arguments(1, "{\"b\""),
+            text(),
+            arguments(0, first),
+            arguments(1, ":2}"),
+        ]
+    };
+    for dialect in [Dialect::Messages, Dialect::Responses, Dialect::Google] {
+        let told = |events: Vec<ReplyEvent>| {
+            let mut encoder = encoder(dialect, "id");
+            let mut out = Vec::new();
+            events.iter().for_each(|event| encoder.event(event, &mut out));
+            let before_the_end = out.len();
+            encoder.end(&end(FinishReason::ToolCalls), &mut out);
+            (out, before_the_end)
+        };
+        assert_eq!(told(mixed("{\"a\":1}")), told(in_order("{\"a\":1}")), "{dialect:?}");
+        // Arguments that never become an object are waited for until the end.
+        assert_eq!(told(mixed("{\"a\"")).0, told(in_order("{\"a\"")).0, "{dialect:?}");
+    }
+}
+
+#[test]
 fn arguments_out_of_turn_end_a_stream_instead_of_getting_lost() {
     for (dialect, error) in [
         (Dialect::Messages, "event: error\n"),
@@ -206,7 +244,14 @@ fn arguments_out_of_turn_end_a_stream_instead_of_getting_lost() {
     ] {
         let mut encoder = encoder(dialect, "id");
         let mut out = Vec::new();
-        for event in [call(0, "a", "Read"), call(1, "b", "Read"), arguments(0, "{}")] {
+        // Whole already, and goes on.
+        for event in [
+            call(0, "a", "Read"),
+            arguments(0, "{}"),
+            call(1, "b", "Read"),
+            arguments(0, "{}"),
+            arguments(1, "{}"),
+        ] {
             encoder.event(&event, &mut out);
         }
         assert!(encoder.is_closed());

@@ -418,6 +418,33 @@ fn reply_events(pieces: &[Piece]) -> Vec<ReplyEvent> {
     events
 }
 
+/// The same calls with their pieces told in another order, as an engine that samples them side by
+/// side may do. The pieces of each stay in order, and behind its beginning.
+fn mixed(mut events: Vec<ReplyEvent>, seed: Option<u64>) -> Vec<ReplyEvent> {
+    let Some(mut seed) = seed else { return events };
+    let whole = |events: &[ReplyEvent]| {
+        let mut reply = Reply::default();
+        events.iter().for_each(|event| reply.push(event));
+        reply.malformed_calls().is_empty()
+    };
+    if !whole(&events) {
+        return events;
+    }
+    for _ in 0..events.len() * 2 {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let at = (seed >> 33) as usize % events.len().max(1);
+        // An argument goes back behind what began after it.
+        if let Some([ReplyEvent::ToolArguments { index, fragment }, other]) = events.get(at..at + 2)
+            && !fragment.is_empty()
+            && !matches!(other, ReplyEvent::ToolArguments { index: same, .. } if same == index)
+            && !matches!(other, ReplyEvent::Text(_) | ReplyEvent::Reasoning(_))
+        {
+            events.swap(at, at + 1);
+        }
+    }
+    events
+}
+
 fn reply_end() -> impl Strategy<Value = ReplyEnd> {
     let finish = prop_oneof![
         Just(FinishReason::Stop),
@@ -447,8 +474,9 @@ proptest! {
         prompt_tokens in prop::option::of(0u64..9999),
         piece in 1usize..400,
         (summary, store, logprobs) in any::<(bool, bool, bool)>(),
+        mix in prop::option::of(any::<u64>()),
     ) {
-        let events_in = reply_events(&pieces);
+        let events_in = mixed(reply_events(&pieces), mix);
         let mut reply = Reply::default();
         for event in &events_in {
             reply.push(event);

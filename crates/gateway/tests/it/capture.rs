@@ -207,8 +207,9 @@ async fn promise_4_a_reply_whose_end_was_not_told_is_not_delivered() {
         id: format!("call_{index}"),
         name: "ls".to_owned(),
     };
-    let late = ReplyEvent::ToolArguments { index: 0, fragment: "{}".to_owned() };
-    for (event, id) in [(begin(0), 2), (begin(1), 3), (late, 4)] {
+    let arguments = || ReplyEvent::ToolArguments { index: 0, fragment: "{}".to_owned() };
+    // They were whole, and the next call has begun.
+    for (event, id) in [(begin(0), 2), (arguments(), 3), (begin(1), 4), (arguments(), 5)] {
         call.send(EngineEvent::Chunk {
             events: vec![event],
             ids: vec![id],
@@ -221,7 +222,7 @@ async fn promise_4_a_reply_whose_end_was_not_told_is_not_delivered() {
     let recorded = within("record", recorded_calls(&rig, 1)).await;
     let call = &recorded.calls()[0];
     assert_eq!((call.delivered, call.meta.finish_reason.as_str()), (Some(false), "error"));
-    assert_eq!(recorded.sampled_ids(call), Some(vec![2, 3, 4]));
+    assert_eq!(recorded.sampled_ids(call), Some(vec![2, 3, 4, 5]));
 }
 
 #[tokio::test]
