@@ -12,6 +12,8 @@ use std::collections::VecDeque;
 #[derive(Debug, Default)]
 pub(crate) struct InTurn {
     open: Option<OpenCall>,
+    /// Calls that something else has come after.
+    closed: Vec<u32>,
     held: VecDeque<ReplyEvent>,
 }
 
@@ -36,9 +38,13 @@ impl InTurn {
                 open.arguments.push_str(fragment);
                 tell(event);
                 if !self.held.is_empty() && open.is_whole() {
-                    self.open = None;
+                    self.close();
                     self.release(tell);
                 }
+            }
+            // Cannot be told any more, which nothing that is still to come can mend.
+            (_, ReplyEvent::ToolArguments { index, .. }) if self.closed.contains(index) => {
+                tell(event);
             }
             (Some(open), _) if !open.is_whole() => self.held.push_back(event.clone()),
             _ => self.begin(event, tell),
@@ -54,6 +60,7 @@ impl InTurn {
     }
 
     fn begin(&mut self, event: &ReplyEvent, tell: &mut impl FnMut(&ReplyEvent)) {
+        self.close();
         self.open = match event {
             ReplyEvent::ToolCall { index, .. } => {
                 Some(OpenCall { index: *index, arguments: String::new() })
@@ -61,6 +68,10 @@ impl InTurn {
             _ => None,
         };
         tell(event);
+    }
+
+    fn close(&mut self) {
+        self.closed.extend(self.open.take().map(|open| open.index));
     }
 
     fn release(&mut self, tell: &mut impl FnMut(&ReplyEvent)) {
