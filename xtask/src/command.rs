@@ -59,6 +59,16 @@ impl Command {
         Ok(Counts { passed: 1, failed: 0 })
     }
 
+    /// Runs it and gives what it prints, without the line end.
+    pub(crate) fn output(mut self) -> Result<String> {
+        let shown = shown(&self.inner);
+        let output = self.inner.output().with_context(|| format!("run {shown}"))?;
+        if !output.status.success() {
+            bail!("{shown} ended with {}", output.status);
+        }
+        Ok(String::from_utf8(output.stdout)?.trim_end().to_owned())
+    }
+
     /// Runs it, shows its output, and gives the tests it counted. Fails when it does.
     pub(crate) fn run(mut self) -> Result<Counts> {
         let shown = shown(&self.inner);

@@ -4,6 +4,7 @@
 #![allow(clippy::print_stdout, reason = "its output is for the person or CI that runs it")]
 
 mod command;
+mod fuzz;
 mod node;
 mod python;
 mod suites;
@@ -66,7 +67,12 @@ fn test(names: &[String]) -> Result<()> {
     for suite in chosen {
         println!("\n━━ {}: {}", suite.name, suite.about);
         match (suite.run)() {
-            Ok(counts) => total.add(counts),
+            Ok(counts) => {
+                total.add(counts);
+                if counts.failed > 0 {
+                    failed.push(suite.name);
+                }
+            }
             Err(error) => {
                 println!("━━ {} failed: {error:#}", suite.name);
                 total.failed += 1;

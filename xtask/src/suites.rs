@@ -1,7 +1,7 @@
 //! The suites: what each needs, and what it runs.
 
 use crate::command::{Command, Counts, root};
-use crate::{node, python};
+use crate::{fuzz, node, python};
 use anyhow::{Context, Result, bail};
 
 /// A named set of tests.
@@ -91,6 +91,12 @@ pub(crate) const ALL: &[Suite] = &[
         run: deny,
     },
     Suite {
+        name: "fuzz",
+        about: "each fuzz target for $POLAR_FUZZ_SECONDS, or 20; needs a C++ compiler",
+        default: false,
+        run: fuzz::run,
+    },
+    Suite {
         name: "kill",
         about: "kill -9 of server and nodes at random points; four minutes",
         default: false,
@@ -116,7 +122,10 @@ pub(crate) fn choose(names: &[String]) -> Result<Vec<&'static Suite>> {
 }
 
 fn format() -> Result<Counts> {
-    Command::new("cargo", &["fmt", "--all", "--check"]).check()
+    let mut counts = Command::new("cargo", &["fmt", "--all", "--check"]).check()?;
+    let fuzz = ["fmt", "--manifest-path=fuzz/Cargo.toml", "--check"];
+    counts.add(Command::new("cargo", &fuzz).check()?);
+    Ok(counts)
 }
 
 fn lint() -> Result<Counts> {
