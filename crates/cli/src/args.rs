@@ -582,6 +582,10 @@ pub(crate) struct SimulateEngine {
     #[arg(long, default_value_t = 131_072, value_name = "TOKENS")]
     pub(crate) context_window: usize,
 
+    /// Have no parsers: reasoning and tool calls stay in the text, as in a vLLM started without.
+    #[arg(long)]
+    pub(crate) raw_text: bool,
+
     /// Seed of whatever is left to chance.
     #[arg(long, default_value_t = 0)]
     pub(crate) seed: u64,

@@ -6,7 +6,9 @@ use crate::interrupt::{Interrupted, Interrupts};
 use crate::paths;
 use crate::token::{self, Token};
 use anyhow::{Context, Result, bail};
-use polar_engine::{Engine, EngineKind, EngineOptions, ParserOptions, ProbeError, ProbeReport};
+use polar_engine::{
+    Engine, EngineKind, EngineOptions, Outcome, ParserOptions, ProbeError, ProbeReport,
+};
 use polar_gateway::GatewayConfig;
 use polar_node::{Node, NodeConfig, NodeError, ServerAddress};
 use polar_sandbox::{
@@ -327,7 +329,12 @@ pub(crate) async fn connect_engine(args: &EngineArgs) -> Result<Arc<dyn Engine>>
     let mut is_told = false;
     loop {
         let error = match probe_engine(args).await {
-            Ok((engine, _)) => return Ok(engine),
+            Ok((engine, report)) => {
+                if report.checks.iter().any(|check| check.outcome == Outcome::Warning) {
+                    say(&report.to_string());
+                }
+                return Ok(engine);
+            }
             Err(error) => error,
         };
         if !is_starting(&error) || started.elapsed() > ENGINE_START {

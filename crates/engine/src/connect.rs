@@ -54,7 +54,9 @@ pub async fn probe(
     let names = (model.id.as_str(), model.root.as_deref());
     let chosen = parser_choice::choose(options.parsers, kind, &transport, names).await?;
     let info = describe(kind, &transport, model, options.vocab_size).await;
-    let parses_tools = parses_tools(kind, &transport).await;
+    let own_parsers = OwnParsers::ask(kind, &transport).await;
+    // Only SGLang takes tools without being able to parse calls of them.
+    let parses_tools = kind != EngineKind::Sglang || own_parsers.tool_call_parser.is_some();
     let marks = match chosen {
         Some((family, _)) => family.reasoning_marks(),
         None => Some(USUAL_MARKS),
@@ -64,7 +66,7 @@ pub async fn probe(
         _ => Some(Arc::new(PromptEnd::learn(transport.clone(), &model.id, marks).await)),
     };
     let engine = |info| {
-        let engine = adapter(transport.clone(), info);
+        let engine = adapter(transport.clone(), info, own_parsers.any());
         match (chosen, &prompt_end) {
             (Some((family, _)), Some(prompt_end)) => {
                 let prompt_end = Arc::clone(prompt_end);
@@ -82,10 +84,10 @@ pub async fn probe(
 /// How most models write reasoning.
 const USUAL_MARKS: (&str, &str) = ("<think>", "</think>");
 
-fn adapter(transport: Transport, info: EngineInfo) -> Arc<dyn Engine> {
+fn adapter(transport: Transport, info: EngineInfo, has_parsers: bool) -> Arc<dyn Engine> {
     match info.kind {
         EngineKind::Vllm => Arc::new(Vllm { transport, info }),
-        EngineKind::Sglang => Arc::new(Sglang { transport, info }),
+        EngineKind::Sglang => Arc::new(Sglang { transport, info, streams: has_parsers }),
         EngineKind::LlamaCpp => Arc::new(LlamaCpp { transport, info }),
     }
 }
@@ -205,17 +207,26 @@ async fn describe(
     info
 }
 
-/// Only SGLang takes tools without being able to parse calls of them.
-async fn parses_tools(kind: EngineKind, transport: &Transport) -> bool {
-    #[derive(Deserialize)]
-    struct Page {
-        tool_call_parser: Option<String>,
+/// The parsers that SGLang was started with.
+#[derive(Default, Deserialize)]
+struct OwnParsers {
+    #[serde(default)]
+    tool_call_parser: Option<String>,
+    #[serde(default)]
+    reasoning_parser: Option<String>,
+}
+
+impl OwnParsers {
+    async fn ask(kind: EngineKind, transport: &Transport) -> Self {
+        match kind {
+            EngineKind::Sglang => transport.get(MODEL_INFO.0).await.unwrap_or_default(),
+            EngineKind::Vllm | EngineKind::LlamaCpp => Self::default(),
+        }
     }
-    if kind != EngineKind::Sglang {
-        return true;
+
+    fn any(&self) -> bool {
+        self.tool_call_parser.is_some() || self.reasoning_parser.is_some()
     }
-    let page = transport.get::<Page>(MODEL_INFO.0).await;
-    page.is_ok_and(|page| page.tool_call_parser.is_some())
 }
 
 #[derive(Deserialize)]

@@ -4,6 +4,10 @@
 //! gives them with the `sglext` fields, in one chunk just before the usage; logprobs come
 //! chunk by chunk without ids, so they are gathered and paired at the end. The stop token
 //! is in the ids and has a logprob.
+//!
+//! Started without any parser, the server leaves the logprobs of steps that add no text out of a
+//! stream: those of the end of the turn, and of tokens inside a character. Its replies are then asked
+//! for whole, which a harness that wants a stream gets as one.
 
 use crate::chat_reply::{self, Choice, Finish, Logprob, ReplyEvents, WireUsage};
 use crate::reply_stream::{ReplyReader, streamed, whole};
@@ -26,6 +30,8 @@ pub(crate) const MODEL_INFO: VersionPage = VersionPage("/model_info");
 pub(crate) struct Sglang {
     pub(crate) transport: Transport,
     pub(crate) info: EngineInfo,
+    /// Its streams have all logprobs.
+    pub(crate) streams: bool,
 }
 
 #[async_trait]
@@ -56,10 +62,11 @@ impl Engine for Sglang {
 impl Sglang {
     async fn generate_as(&self, asked: &GenerateRequest) -> Result<EngineStream, EngineError> {
         let GenerateRequest { request, request_id } = asked;
-        let body = self.body(request, request_id);
+        let stream = request.stream && self.streams;
+        let body = self.body(request, request_id, stream);
         let body = serde_json::to_vec(&body).map_err(EngineError::malformed)?;
         let reader = SglangReader::new(&self.info, request, request_id);
-        if request.stream {
+        if stream {
             // Only a whole reply tells its weight versions by itself.
             let watch = VersionWatch::start(MODEL_INFO, &self.transport).await;
             let body = self.transport.open(CHAT, body, request_id).await?;
@@ -70,11 +77,11 @@ impl Sglang {
         }
     }
 
-    fn body(&self, request: &Request, request_id: &str) -> Map<String, Value> {
-        let mut body = chat_body(request, &self.info, request.stream);
+    fn body(&self, request: &Request, request_id: &str, stream: bool) -> Map<String, Value> {
+        let mut body = chat_body(request, &self.info, stream);
         without_model_defaults(&mut body);
         body.insert("rid".into(), request_id.into());
-        if request.stream {
+        if stream {
             body.insert("return_input_ids_in_sglext".into(), true.into());
             body.insert("return_output_ids_in_sglext".into(), true.into());
         } else {

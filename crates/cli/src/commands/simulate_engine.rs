@@ -22,6 +22,8 @@ pub(crate) async fn simulate_engine(args: SimulateEngine) -> Result<()> {
             tokens_per_second: args.tokens_per_second,
             tokens_per_chunk: args.tokens_per_chunk,
         },
+        parse_reasoning: !args.raw_text,
+        parse_tools: !args.raw_text,
         seed: args.seed,
         fault: args.fault.map(|fault| FaultChance { fault, probability: args.fault_probability }),
         ..SimulatorConfig::default()

@@ -130,7 +130,7 @@ async fn a_split_by_a_weight_update_is_kept() {
 #[tokio::test]
 async fn an_engine_without_versions_has_no_spans() {
     let server = recorded("sglang", |asked| match asked.path.as_str() {
-        "/model_info" => Answer::missing(),
+        "/model_info" => Answer::json(json!({"tool_call_parser": "qwen"})),
         _ => pages(asked),
     })
     .await;
