@@ -9,6 +9,7 @@
 
 mod interrupts;
 mod nodes;
+mod parsers;
 mod runs;
 mod support;
 mod tokens;
