@@ -58,9 +58,10 @@ class Deployment:
         for process in reversed(self._processes):
             process.stop()
 
-    def open_session(self, **sampling: Any) -> Session:
+    def open_session(self, history: str = "restored", **sampling: Any) -> Session:
         """A session as a harness gets one. ``sampling`` pins parameters."""
-        answer = self._control.post("/sessions", json={"sampling": sampling})
+        body = {"sampling": sampling, "history": history}
+        answer = self._control.post("/sessions", json=body)
         answer.raise_for_status()
         return Session(self, self._control, answer.json())
 

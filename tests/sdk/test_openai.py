@@ -461,9 +461,15 @@ def test_functions_are_called_in_their_older_form(
     assert len(session.calls()) == 3
 
 
-def test_reasoning_that_a_client_drops_is_in_the_next_prompt_all_the_same(
-    client: OpenAI, session: Session
+@pytest.mark.parametrize(
+    ("history", "traces", "restored"),
+    [("restored", 1, {"arguments": 1, "reasoning": 1}), ("as_sent", 2, {"arguments": 1})],
+)
+def test_reasoning_that_a_client_drops_is_in_the_next_prompt_unless_told_otherwise(
+    deployment: Deployment, history: str, traces: int, restored: dict[str, int]
 ) -> None:
+    session = deployment.open_session(history=history)
+    client = OpenAI(base_url=f"{session.proxy}/v1", api_key=session.secret, max_retries=0)
     request = ask("The weather in Paris, then Rome", tools=[WEATHER])
     message = client.chat.completions.create(**request).choices[0].message
     assert message.model_extra is not None
@@ -487,9 +493,9 @@ def test_reasoning_that_a_client_drops_is_in_the_next_prompt_all_the_same(
     request["messages"] += [kept, result]  # type: ignore[operator]
     client.chat.completions.create(**request)
     trajectory = session.close()
-    assert len(trajectory["traces"]) == 1
+    assert len(trajectory["traces"]) == traces
     assert trajectory["tokens"]["trained"] == trajectory["tokens"]["sampled"]
-    assert trajectory["translation"]["restored"] == {"arguments": 1, "reasoning": 1}
+    assert trajectory["translation"]["restored"] == restored
 
 
 def test_what_is_not_served_says_what_to_do(client: OpenAI) -> None:

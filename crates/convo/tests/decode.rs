@@ -83,7 +83,29 @@ fn chat_refuses_what_it_would_answer_wrongly_and_names_the_field() {
                 "parallel_tool_calls",
                 "`tools`",
             ),
-            (with(ok.clone(), "function_call", json!({"name": "f"})), "tool_choice", "not offered"),
+            (
+                with(ok.clone(), "function_call", json!({"name": "f"})),
+                "function_call",
+                "without `functions`",
+            ),
+            (
+                with(
+                    with(ok.clone(), "functions", json!([{"name": "f"}])),
+                    "function_call",
+                    json!({"name": "g"}),
+                ),
+                "function_call",
+                "not offered; offer it in `functions`",
+            ),
+            (
+                with(
+                    with(ok.clone(), "functions", json!([{"name": "f"}])),
+                    "tools",
+                    json!([{"type": "function", "function": {"name": "g"}}]),
+                ),
+                "tools",
+                "beside `functions`",
+            ),
             (
                 message(json!({"role": "function", "name": "f", "content": "x"})),
                 "messages[1].name",

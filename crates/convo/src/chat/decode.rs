@@ -6,8 +6,8 @@
 
 use super::messages::messages;
 use super::tools::{function_choice, functions, tool_choice, tools};
-use crate::decode::{DecodeError, Losses, Path, check_request};
-use crate::{Dialect, Request};
+use crate::decode::{DecodeError, Losses, Path, check_request, check_tool_choice};
+use crate::{Dialect, Request, Tool, ToolChoice};
 use polar_wire::json::{Fields, Node};
 use serde_json::Value;
 
@@ -52,7 +52,7 @@ pub(crate) fn decode(body: Fields<'_>) -> Result<Request, DecodeError> {
     let root = Path::Root;
     let mut request = Request::new(Dialect::Chat, "");
     let mut losses = Losses::default();
-    let mut choices = (None, None);
+    let (mut older_tools, mut older_choice) = (None, None);
     let (mut max_tokens, mut max_completion_tokens) = (None, None);
     for (name, value) in body {
         // To this API an explicit null is the same as leaving the field out.
@@ -64,13 +64,10 @@ pub(crate) fn decode(body: Fields<'_>) -> Result<Request, DecodeError> {
         match name.as_ref() {
             "model" => request.model = at.string(value)?,
             "messages" => request.messages = messages(value, &at, &mut losses)?,
-            "tools" => request.tools.extend(tools(value, &at, &mut losses)?),
-            "tool_choice" => choices.0 = Some(tool_choice(value, &at, &mut losses)?),
-            "functions" => {
-                request.chat.functions = true;
-                request.tools.extend(functions(value, &at)?);
-            }
-            "function_call" => choices.1 = Some(function_choice(value, &at, &mut losses)?),
+            "tools" => request.tools = tools(value, &at, &mut losses)?,
+            "tool_choice" => request.tool_choice = Some(tool_choice(value, &at, &mut losses)?),
+            "functions" => older_tools = Some(functions(value, &at)?),
+            "function_call" => older_choice = Some(function_choice(value, &at, &mut losses)?),
             "temperature" => sampling.temperature = Some(at.number(&value)?),
             "top_p" => sampling.top_p = Some(at.number(&value)?),
             "top_k" => sampling.top_k = Some(at.integer(&value)?),
@@ -108,10 +105,14 @@ pub(crate) fn decode(body: Fields<'_>) -> Result<Request, DecodeError> {
         }
         (old, new) => new.or(old),
     };
-    if request.chat.functions {
-        one_call_a_reply(&mut request, choices.0.is_some(), &root)?;
+    match (older_tools, older_choice) {
+        (Some(functions), choice) => offer_functions(&mut request, functions, choice, &root)?,
+        (None, Some(_)) => {
+            let at = root.field("function_call");
+            return Err(at.error("stands without `functions`", "send `tool_choice` instead"));
+        }
+        (None, None) => {}
     }
-    request.tool_choice = choices.0.or(choices.1);
     check_request(&request)?;
     request.losses = losses.into_vec();
     Ok(request)
@@ -134,23 +135,34 @@ fn refuse_logprobs(at: &Path<'_>) -> DecodeError {
     )
 }
 
-/// What came before `tools` has one call in a reply, and no mixture with what came after.
-fn one_call_a_reply(
+/// Offers tools in the form before `tools`, which has one call in a reply and is not mixed with
+/// what came after it.
+fn offer_functions(
     request: &mut Request,
-    has_choice: bool,
+    functions: Vec<Tool>,
+    choice: Option<ToolChoice>,
     root: &Path<'_>,
 ) -> Result<(), DecodeError> {
-    let beside = if has_choice { Some("tool_choice") } else { None };
     let several = request.rest.get("parallel_tool_calls") == Some(&Value::Bool(true));
-    match beside.or(several.then_some("parallel_tool_calls")) {
-        Some(field) => {
-            Err(root.field(field).error("stands beside `functions`", "offer `tools` instead"))
-        }
-        None => {
-            request.rest.insert("parallel_tool_calls".to_owned(), Value::Bool(false));
-            Ok(())
+    for (field, is_said) in [
+        ("tools", !request.tools.is_empty()),
+        ("tool_choice", request.tool_choice.is_some()),
+        ("parallel_tool_calls", several),
+    ] {
+        if is_said {
+            let at = root.field(field);
+            return Err(at.error("stands beside `functions`", "offer `tools` only"));
         }
     }
+    request.chat.functions = true;
+    request.tools = functions;
+    request.tool_choice = choice;
+    request.rest.insert("parallel_tool_calls".to_owned(), Value::Bool(false));
+    check_tool_choice(request).map_err(|error| DecodeError {
+        field: "function_call".to_owned(),
+        mend: "offer it in `functions` or send \"auto\"".to_owned(),
+        ..error
+    })
 }
 
 fn neutral_switch(value: &Node<'_>, neutral: bool, at: &Path<'_>) -> Result<(), DecodeError> {
