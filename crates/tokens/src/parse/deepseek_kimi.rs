@@ -10,7 +10,7 @@
 //! the call, which its template shows again.
 
 use super::TextParser;
-use super::marks::{Found, Pending, begins, find};
+use super::marks::{Found, Pending, begins};
 use super::output::{Fault, Output};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -93,7 +93,7 @@ impl DeepseekKimi {
 
     fn step_text(&mut self, out: &mut Output) -> bool {
         let Marks { section, section_end, call, .. } = self.marks;
-        match find(self.pending.as_str(), &[section, section_end, call]) {
+        match self.pending.find(&[section, section_end, call]) {
             Found::Mark { at, which } => {
                 out.text(self.pending.take(at));
                 out.end_run();
@@ -121,7 +121,7 @@ impl DeepseekKimi {
 
     fn step_header(&mut self, out: &mut Output) -> bool {
         let Marks { separator, call_end, call, section_end, .. } = self.marks;
-        match find(self.pending.as_str(), &[separator, call_end, call, section_end]) {
+        match self.pending.find(&[separator, call_end, call, section_end]) {
             Found::Nothing { .. } => false,
             Found::Mark { at, which: 0 } => {
                 let header = self.pending.take(at);
@@ -144,7 +144,7 @@ impl DeepseekKimi {
 
     fn step_name(&mut self, out: &mut Output) -> bool {
         let Marks { call_end, call, section_end, .. } = self.marks;
-        match find(self.pending.as_str(), &["\n", call_end, call, section_end]) {
+        match self.pending.find(&["\n", call_end, call, section_end]) {
             Found::Nothing { .. } => false,
             Found::Mark { at, which } => {
                 let name = self.pending.take(at);
@@ -190,7 +190,7 @@ impl DeepseekKimi {
             self.begun = true;
         }
         let Marks { call_end, call, section_end, .. } = self.marks;
-        match find(self.pending.as_str(), &[call_end, call, section_end]) {
+        match self.pending.find(&[call_end, call, section_end]) {
             Found::Mark { at, which } => {
                 let last = self.pending.take(at).to_owned();
                 self.take_arguments(&last, out);

@@ -5,7 +5,7 @@
 //! tool's schema says string, and JSON otherwise.
 
 use super::TextParser;
-use super::marks::{Found, Pending, find};
+use super::marks::{Found, Pending};
 use super::output::{Fault, Output};
 use super::typed::{ToolSchemas, TypedCall, Untyped};
 
@@ -55,7 +55,7 @@ impl Glm {
             Place::Keyed => &[VALUE, CLOSE, OPEN],
             Place::Value => &[VALUE_END],
         };
-        let (at, mark) = match find(self.pending.as_str(), marks) {
+        let (at, mark) = match self.pending.find(marks) {
             Found::Mark { at, which } => (at, marks[which]),
             Found::Nothing { certain } => {
                 if self.place == Place::Text {

@@ -6,7 +6,7 @@
 //! is cut off by engines.
 
 use super::TextParser;
-use super::marks::{Found, Pending, begins, find};
+use super::marks::{Found, Pending, begins};
 use super::output::{Fault, Output};
 
 const START: &str = "<|start|>";
@@ -79,7 +79,7 @@ impl Harmony {
     }
 
     fn step_header(&mut self, out: &mut Output) -> bool {
-        let Found::Mark { at, .. } = find(self.pending.as_str(), &[MESSAGE]) else { return false };
+        let Found::Mark { at, .. } = self.pending.find(&[MESSAGE]) else { return false };
         let header = Header::read(self.pending.take(at));
         out.end_run();
         self.place = match &header {
@@ -100,7 +100,7 @@ impl Harmony {
     fn step_body(&mut self, out: &mut Output) -> bool {
         // A message may lack its end.
         let marks = [END, CALL, RETURN, START, CHANNEL];
-        match find(self.pending.as_str(), &marks) {
+        match self.pending.find(&marks) {
             Found::Nothing { certain } => {
                 let more = self.pending.take(certain).to_owned();
                 self.body(&more, out);
@@ -125,7 +125,7 @@ impl Harmony {
     }
 
     fn step_between(&mut self) -> bool {
-        match find(self.pending.as_str(), &[START, CHANNEL]) {
+        match self.pending.find(&[START, CHANNEL]) {
             Found::Mark { at, .. } => {
                 self.pending.take(at);
                 self.place = Place::Header;

@@ -4,7 +4,7 @@
 
 use super::TextParser;
 use super::call_object::CallObject;
-use super::marks::{Found, Pending, begins, find};
+use super::marks::{Found, Pending, begins};
 use super::output::{Fault, Output};
 
 const OPEN: &str = "<tool_call>";
@@ -75,7 +75,7 @@ impl TextParser for Hermes {
 
 impl Hermes {
     fn step_text(&mut self, out: &mut Output) -> bool {
-        match find(self.pending.as_str(), &[OPEN]) {
+        match self.pending.find(&[OPEN]) {
             Found::Mark { at, .. } => {
                 out.text(self.pending.take(at));
                 self.pending.take(OPEN.len());

@@ -6,7 +6,7 @@
 
 use super::TextParser;
 use super::call_object::CallObject;
-use super::marks::{Found, Pending, begins, find};
+use super::marks::{Found, Pending, begins};
 use super::output::{Fault, Output};
 
 const TAG: &str = "<|python_tag|>";
@@ -103,7 +103,7 @@ impl Llama {
 
     fn step_text(&mut self, out: &mut Output) -> bool {
         out.text(&std::mem::take(&mut self.raw));
-        match find(self.pending.as_str(), &[TAG]) {
+        match self.pending.find(&[TAG]) {
             Found::Mark { at, .. } => {
                 out.text(self.pending.take(at));
                 self.tagged = true;

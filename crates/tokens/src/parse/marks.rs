@@ -9,8 +9,8 @@ pub(super) enum Found {
     Nothing { certain: usize },
 }
 
-/// Looks for the first of `marks`. None of them may begin with another.
-pub(super) fn find(text: &str, marks: &[&str]) -> Found {
+/// The first of `marks`, none of which may begin with another.
+fn find(text: &str, marks: &[&str]) -> Found {
     let first = marks
         .iter()
         .enumerate()
@@ -47,6 +47,8 @@ pub(super) struct Pending {
     text: String,
     /// What is before this byte was taken.
     taken: usize,
+    /// Bytes of the rest in which the marks looked for do not begin.
+    searched: usize,
 }
 
 impl Pending {
@@ -63,8 +65,22 @@ impl Pending {
         &self.text[self.taken..]
     }
 
+    /// Looks for the first of `marks`. As long as nothing is taken out they must stay the same:
+    /// text is looked through once, however many pieces a long argument comes in.
+    pub(super) fn find(&mut self, marks: &[&str]) -> Found {
+        let found = match find(&self.as_str()[self.searched..], marks) {
+            Found::Mark { at, which } => Found::Mark { at: at + self.searched, which },
+            Found::Nothing { certain } => Found::Nothing { certain: certain + self.searched },
+        };
+        if let Found::Nothing { certain } = found {
+            self.searched = certain;
+        }
+        found
+    }
+
     /// Takes the first `bytes` out.
     pub(super) fn take(&mut self, bytes: usize) -> &str {
+        self.searched = 0;
         let from = self.taken;
         self.taken += bytes;
         &self.text[from..self.taken]
@@ -78,6 +94,7 @@ impl Pending {
     /// Takes the next character out.
     pub(super) fn next_char(&mut self) -> Option<char> {
         let next = self.as_str().chars().next()?;
+        self.searched = 0;
         self.taken += next.len_utf8();
         Some(next)
     }
@@ -101,5 +118,21 @@ mod tests {
         assert_eq!(find("<<a", &marks), Found::Nothing { certain: 1 });
         assert_eq!(find("é<", &["é<｜"]), Found::Nothing { certain: 0 });
         assert_eq!(find("xé", &["<｜"]), Found::Nothing { certain: 3 });
+    }
+
+    #[test]
+    fn text_is_looked_through_once() {
+        let mut pending = Pending::default();
+        for (more, found) in [
+            ("ab<", Found::Nothing { certain: 2 }),
+            ("<", Found::Nothing { certain: 3 }),
+            ("/a>", Found::Mark { at: 3, which: 0 }),
+        ] {
+            pending.push(more);
+            assert_eq!(pending.find(&["</a>"]), found);
+        }
+        assert_eq!(pending.searched, 3);
+        assert_eq!(pending.take(3), "ab<");
+        assert_eq!(pending.find(&["</a>"]), Found::Mark { at: 0, which: 0 });
     }
 }

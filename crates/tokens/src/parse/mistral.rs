@@ -5,7 +5,7 @@
 use super::TextParser;
 use super::call_object::CallObject;
 use super::json_value::{Place as InValue, ValueScanner};
-use super::marks::{Found, Pending, begins, find};
+use super::marks::{Found, Pending, begins};
 use super::output::{Fault, Output};
 
 const CALLS: &str = "[TOOL_CALLS]";
@@ -61,7 +61,7 @@ impl Mistral {
     }
 
     fn step_text(&mut self, out: &mut Output) -> bool {
-        match find(self.pending.as_str(), &[CALLS]) {
+        match self.pending.find(&[CALLS]) {
             Found::Mark { at, .. } => {
                 out.text(self.pending.take(at));
                 self.raw.clear();
@@ -107,7 +107,7 @@ impl Mistral {
     /// The name or the id, up to what ends it.
     fn step_header(&mut self, out: &mut Output) -> bool {
         let marks = [ARGUMENTS, ID, CALLS, "{"];
-        let Found::Mark { at, which } = find(self.pending.as_str(), &marks) else { return false };
+        let Found::Mark { at, which } = self.pending.find(&marks) else { return false };
         let header = self.pending.take(at);
         self.raw.push_str(header);
         match self.place {

@@ -6,7 +6,7 @@
 //! the next part begins.
 
 use super::TextParser;
-use super::marks::{Found, Pending, begins, find};
+use super::marks::{Found, Pending, begins};
 use super::output::{Fault, Output};
 use super::typed::{ToolSchemas, TypedCall, Untyped};
 
@@ -65,7 +65,7 @@ impl QwenCoder {
             Place::Value => &[PARAMETER_END, PARAMETER, FUNCTION_END, CLOSE],
             Place::Closing => &[],
         };
-        let (at, mark) = match find(self.pending.as_str(), marks) {
+        let (at, mark) = match self.pending.find(marks) {
             Found::Mark { at, which } => (at, marks[which]),
             Found::Nothing { certain } => {
                 if self.place == Place::Text {

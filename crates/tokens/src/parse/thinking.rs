@@ -5,7 +5,7 @@
 //! inside of reasoning is reasoning.
 
 use super::TextParser;
-use super::marks::{Found, Pending, begins, find};
+use super::marks::{Found, Pending, begins};
 use super::output::Output;
 
 pub(super) const THINK: Marks = Marks { open: "<think>", close: "</think>" };
@@ -56,7 +56,7 @@ impl Thinking {
                 }
                 true
             }
-            Place::Reasoning => match find(text, &[self.marks.close]) {
+            Place::Reasoning => match self.pending.find(&[self.marks.close]) {
                 Found::Mark { at, .. } => {
                     out.reasoning(self.pending.take(at));
                     self.pending.take(self.marks.close.len());
