@@ -23,10 +23,8 @@ fn write_into(folder: &Path, target: &str) -> Result<()> {
     let seeds = match target {
         "journal" => return journal(&folder.join("seed")),
         "parsers" => replies()?,
-        "sse" => files("crates/convo/tests/snapshots", |name| name.contains("events"))?,
-        dialect => {
-            files("crates/convo/tests/fixtures", |name| name.ends_with(&format!("{dialect}.json")))?
-        }
+        "sse" => files("crates/convo/tests/grid/snapshots", |name| name.contains("-stream"))?,
+        dialect => requests(dialect)?,
     };
     for (number, seed) in seeds.iter().enumerate() {
         fs::write(folder.join(format!("seed-{number}")), seed)?;
@@ -47,6 +45,24 @@ fn files(folder: &str, wanted: impl Fn(&str) -> bool) -> Result<Vec<Vec<u8>>> {
         }
     }
     Ok(found)
+}
+
+/// Whole requests of real clients, and conversations that have each feature once.
+fn requests(dialect: &str) -> Result<Vec<Vec<u8>>> {
+    let of_clients = format!("{dialect}.json");
+    let mut seeds = files("crates/convo/tests/fixtures", |name| name.ends_with(&of_clients))?;
+    for fixture in files("crates/convo/tests/grid/requests", |_| true)? {
+        let fixture: Value = serde_json::from_slice(&fixture)?;
+        if let Some(body) = fixture.get(dialect).and_then(Value::as_object) {
+            let mut body = body.clone();
+            body.insert("model".to_owned(), json!("m"));
+            if dialect == "messages" {
+                body.insert("max_tokens".to_owned(), json!(1000));
+            }
+            seeds.push(Value::Object(body).to_string().into_bytes());
+        }
+    }
+    Ok(seeds)
 }
 
 /// Turns as models' templates write them, each behind the bytes that choose its family.

@@ -140,6 +140,32 @@ def test_a_tool_loop_keeps_one_line_of_work(
     assert trajectory["tokens"]["trained"] == trajectory["tokens"]["sampled"]
 
 
+def test_the_clients_own_tool_loop_keeps_one_line_of_work(
+    client: Anthropic, session: Session
+) -> None:
+    """It asks the server to keep the conversation, and sends the whole where that is refused."""
+    asked = []
+
+    @anthropic.beta_tool
+    def get_weather(city: str, days: list[int] | None = None, unit: str = "") -> str:
+        """The weather in a city."""
+        asked.append((city, days, unit))
+        return f"{city}: 21 °C"
+
+    runner = client.beta.messages.tool_runner(
+        **ask("The weather of Paris, then Rome, please.", tools=[get_weather])
+    )
+    message = runner.until_done()
+    assert asked == [("Paris", [1, 2], 'é"\\'), ("Rome", None, "")]
+    assert [b.text.strip() for b in message.content if b.type == "text"] == [
+        "The tool says: Rome: 21 °C"
+    ]
+    trajectory = session.close()
+    [trace] = trajectory["traces"]
+    assert len(trace["calls"]) == 3
+    assert trajectory["tokens"]["trained"] == trajectory["tokens"]["sampled"]
+
+
 def test_tools_called_at_once_come_in_order_with_their_own_ids(client: Anthropic) -> None:
     request = ask("The weather of Paris and Rome?", tools=[WEATHER])
     whole = client.messages.create(**request)

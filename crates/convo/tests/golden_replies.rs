@@ -66,28 +66,6 @@ fn text(out: Vec<u8>) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
-fn streamed(dialect: Dialect, id: &str) -> String {
-    let mut encoder = encoder(dialect, id);
-    let mut out = Vec::new();
-    encoder.keep_alive(&mut out);
-    for (i, event) in everything().iter().enumerate() {
-        encoder.event(event, &mut out);
-        if i == 4 {
-            encoder.keep_alive(&mut out);
-        }
-    }
-    encoder.end(&end(FinishReason::Stop), &mut out);
-    text(out)
-}
-
-#[test]
-fn thinking_text_and_two_calls_streamed() {
-    insta::assert_snapshot!("everything.events-chat", streamed(Dialect::Chat, "chatcmpl-1"));
-    insta::assert_snapshot!("everything.events-messages", streamed(Dialect::Messages, "msg_1"));
-    insta::assert_snapshot!("everything.events-responses", streamed(Dialect::Responses, "resp_1"));
-    insta::assert_snapshot!("everything.events-google", streamed(Dialect::Google, "g1"));
-}
-
 /// To a client that offers `functions` and wants to know logprobs.
 #[test]
 fn the_older_form_of_a_call_and_logprobs() {
@@ -122,19 +100,6 @@ fn a_second_call_that_cannot_be_told_is_an_error_and_never_dropped() {
     let out = text(out);
     assert!(out.contains("two functions at once") && !out.contains("finish_reason\":\"f"), "{out}");
     assert_eq!(head.untellable(&reply).unwrap().class, ErrorClass::Internal);
-}
-
-#[test]
-fn thinking_text_and_two_calls_unary() {
-    let mut reply = Reply::default();
-    for event in everything() {
-        reply.push(&event);
-    }
-    let body = |dialect, id| text(unary_body(dialect, &head(id), &reply, &end(FinishReason::Stop)));
-    insta::assert_snapshot!("everything.unary-chat", body(Dialect::Chat, "chatcmpl-1"));
-    insta::assert_snapshot!("everything.unary-messages", body(Dialect::Messages, "msg_1"));
-    insta::assert_snapshot!("everything.unary-responses", body(Dialect::Responses, "resp_1"));
-    insta::assert_snapshot!("everything.unary-google", body(Dialect::Google, "g1"));
 }
 
 fn failing(dialect: Dialect, id: &str, error: &ApiError) -> String {

@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use polar_convo::{Dialect, chat_messages, chat_tools};
+use polar_convo::{Dialect, chat_messages, chat_tools, encode_engine_chat};
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
@@ -16,6 +16,13 @@ struct Turn {
     calls: Vec<(String, Value, String)>,
     /// What the user says then, after the results.
     user: String,
+}
+
+impl Turn {
+    /// One in which nothing is said is nothing in Responses.
+    fn says_something(&self) -> bool {
+        self.reasoning.is_some() || self.text.is_some() || !self.calls.is_empty()
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -147,6 +154,40 @@ fn in_messages(conversation: &Conversation) -> Value {
     body
 }
 
+fn in_responses(conversation: &Conversation) -> Value {
+    let mut input = vec![json!({"role": "user", "content": conversation.user})];
+    let mut made = 0;
+    for turn in &conversation.turns {
+        input.extend(turn.reasoning.as_ref().map(|text| {
+            let content = json!([{"type": "reasoning_text", "text": text}]);
+            json!({"type": "reasoning", "summary": [], "content": content})
+        }));
+        input.extend(turn.text.as_ref().map(|text| {
+            let content = json!([{"type": "output_text", "text": text, "annotations": []}]);
+            json!({"type": "message", "role": "assistant", "content": content})
+        }));
+        let mut results = Vec::new();
+        for (name, value, result) in &turn.calls {
+            let id = id(&mut made);
+            let arguments = json!({"value": value}).to_string();
+            input.push(json!({
+                "type": "function_call", "call_id": id, "name": name, "arguments": arguments,
+            }));
+            results.push(json!({"type": "function_call_output", "call_id": id, "output": result}));
+        }
+        input.extend(results);
+        input.push(json!({"role": "user", "content": turn.user}));
+    }
+    let tool = json!({
+        "type": "function", "name": "read", "description": "Reads.", "parameters": schema(),
+    });
+    let mut body = json!({"model": "m", "input": input, "tools": [tool]});
+    if let Some(system) = &conversation.system {
+        body["instructions"] = json!(system);
+    }
+    body
+}
+
 /// The same with `functions`, which know one call a turn and no ids.
 fn in_functions(conversation: &Conversation) -> Value {
     let mut body = in_chat(conversation);
@@ -178,8 +219,30 @@ proptest! {
         prop_assert_eq!(&seen(Dialect::Google, in_google(&conversation, true)), &chat);
         prop_assert_eq!(&seen(Dialect::Google, in_google(&conversation, false)), &chat);
         prop_assert_eq!(&seen(Dialect::Messages, in_messages(&conversation)), &chat);
+        if conversation.turns.iter().all(Turn::says_something) {
+            let responses = in_responses(&conversation);
+            prop_assert_eq!(&seen(Dialect::Responses, responses), &chat);
+        }
         if conversation.turns.iter().all(|turn| turn.calls.len() <= 1) {
             prop_assert_eq!(&seen(Dialect::Chat, in_functions(&conversation)), &chat);
         }
+    }
+    /// Nothing is lost or added on the way: the engine gets what was said, word for word, and
+    /// what it gets is read as the same again.
+    #[test]
+    fn what_is_said_is_what_the_engine_gets(conversation in conversation()) {
+        let body = in_chat(&conversation);
+        let request = Dialect::Chat.decode_request(body.to_string().as_bytes()).unwrap();
+        let mut said = body["messages"].as_array().unwrap().clone();
+        // Templates may fail on a content that is null.
+        for message in said.iter_mut().filter(|message| message["content"].is_null()) {
+            message["content"] = json!("");
+        }
+        prop_assert_eq!(&chat_messages(&request), &said);
+        prop_assert_eq!(json!(chat_tools(&request)), body["tools"].clone());
+        let sent = Value::Object(encode_engine_chat(&request)).to_string();
+        let read = Dialect::Chat.decode_request(sent.as_bytes()).unwrap();
+        prop_assert_eq!(&chat_messages(&read), &said);
+        prop_assert_eq!(read.tools, request.tools);
     }
 }
