@@ -15,6 +15,16 @@ command: [my-agent, '{{ instruction }}']
 ";
 
 fn render(adapter: &HarnessAdapter, instruction: &str, settings: Value) -> RenderedHarness {
+    render_with(adapter, instruction, settings, &HarnessSpec::named("any"))
+}
+
+/// With the MCP servers and skills of a spec.
+fn render_with(
+    adapter: &HarnessAdapter,
+    instruction: &str,
+    settings: Value,
+    spec: &HarnessSpec,
+) -> RenderedHarness {
     let Value::Object(settings) = settings else { panic!("settings are an object") };
     adapter
         .render(RenderInput {
@@ -29,8 +39,8 @@ fn render(adapter: &HarnessAdapter, instruction: &str, settings: Value) -> Rende
             session_id: "t-s0",
             context_window: 32_768,
             max_output_tokens: 8_192,
-            mcp_servers: &[],
-            skills: &[],
+            mcp_servers: &spec.mcp_servers,
+            skills: &spec.skills,
             settings: &settings,
         })
         .unwrap()
@@ -365,4 +375,189 @@ fn the_shell_harness_runs_the_task_s_command() {
     assert_eq!(harness.env["OPENAI_BASE_URL"], "http://127.0.0.1:9000/v1");
     assert_eq!(harness.env["ANTHROPIC_BASE_URL"], "http://127.0.0.1:9000");
     assert_eq!(harness.env["POLAR_INSTRUCTION_FILE"], harness.files[0].path);
+}
+
+/// A spec with one server of each kind and one skill of each kind.
+fn equipped() -> HarnessSpec {
+    serde_json::from_value(json!({
+        "name": "any",
+        "mcp_servers": [
+            {"name": "local", "command": "run-it", "args": ["-x", "a \"b\""], "env": {"K.1": "v'"}},
+            {"name": "far", "url": "https://host/mcp", "headers": {"X-Key": "secret"}},
+        ],
+        "skills": [
+            {"name": "told", "content": "---\nname: told\ndescription: d\n---\nDo {{ it }}."},
+            {"name": "kept", "path": "/opt/kept"},
+        ],
+    }))
+    .unwrap()
+}
+
+/// The file among those of a harness whose path ends so, as JSON.
+fn json_file(harness: &RenderedHarness, end: &str) -> Value {
+    let file = harness.files.iter().find(|file| file.path.ends_with(end)).unwrap();
+    serde_json::from_str(&file.content).unwrap_or_else(|error| panic!("{error}: {}", file.content))
+}
+
+#[test]
+fn mcp_servers_are_told_in_each_program_s_own_way() {
+    let rendered = |name: &str| {
+        let adapter = HarnessAdapter::shipped(name).unwrap();
+        assert!(adapter.takes_mcp_servers(), "{name}");
+        render_with(&adapter, "Fix it", json!({}), &equipped())
+    };
+    let started = json!({"command": "run-it", "args": ["-x", "a \"b\""], "env": {"K.1": "v'"}});
+    let with = |start: &Value, more: Value| {
+        let mut all = start.as_object().unwrap().clone();
+        all.extend(more.as_object().unwrap().clone());
+        Value::Object(all)
+    };
+    let reached = |url: &str| json!({url: "https://host/mcp", "headers": {"X-Key": "secret"}});
+
+    let claude = rendered("claude_code");
+    let servers = json_file(&claude, "/polar-mcp.json")["mcpServers"].clone();
+    assert_eq!(servers["local"], with(&started, json!({"type": "stdio"})));
+    assert_eq!(servers["far"], with(&reached("url"), json!({"type": "http"})));
+    assert!(claude.argv.windows(2).any(|w| w[0] == "--mcp-config" && w[1].ends_with("-mcp.json")));
+
+    let gemini = json_file(&rendered("gemini_cli"), "settings.json")["mcpServers"].clone();
+    assert_eq!(gemini["local"], with(&started, json!({"trust": true})));
+    assert_eq!(gemini["far"], with(&reached("httpUrl"), json!({"trust": true})));
+
+    let qwen = json_file(&rendered("qwen_code"), "settings.json")["mcpServers"].clone();
+    assert_eq!(qwen, json!({"local": started, "far": reached("httpUrl")}));
+
+    let opencode = json_file(&rendered("opencode"), "opencode.json")["mcp"].clone();
+    assert_eq!(opencode["local"]["command"], json!(["run-it", "-x", "a \"b\""]));
+    assert_eq!(opencode["local"]["environment"], json!({"K.1": "v'"}));
+    assert_eq!(opencode["far"]["type"], "remote");
+
+    let pi = rendered("pi");
+    let servers = json_file(&pi, "mcp.json")["mcpServers"].clone();
+    assert_eq!(servers["local"], with(&started, json!({"exposure": "direct"})));
+    assert!(pi.argv.windows(2).any(|w| w == ["--extension", "builtin:mcp"]));
+
+    let openhands = json_file(&rendered("openhands"), "openhands.json")["mcp_servers"].clone();
+    assert_eq!(openhands, json!({"local": started, "far": reached("url")}));
+
+    let codex = rendered("codex");
+    let config = &codex.files[0].content;
+    for lines in [
+        "[mcp_servers.\"local\"]\ncommand = \"run-it\"\nargs = [\"-x\",\"a \\\"b\\\"\"]\n",
+        "[mcp_servers.\"local\".env]\n\"K.1\" = \"v\\u0027\"\n",
+        "[mcp_servers.\"far\"]\nurl = \"https://host/mcp\"\n",
+        "[mcp_servers.\"far\".http_headers]\n\"X-Key\" = \"secret\"\n",
+    ] {
+        assert!(config.contains(lines), "{lines} is not in {config}");
+    }
+}
+
+#[test]
+fn skills_go_where_each_program_looks_for_them() {
+    for (name, folder) in [
+        ("claude_code", "/home/agent/.claude/skills"),
+        ("codex", "/home/agent/.codex/skills"),
+        ("gemini_cli", "/home/agent/.gemini/skills"),
+        ("opencode", "/home/agent/.config/opencode/skills"),
+        ("openhands", "/home/agent/.openhands/skills"),
+        ("pi", "/home/agent/.pi/agent/skills"),
+        ("qwen_code", "/home/agent/.qwen/skills"),
+    ] {
+        let adapter = HarnessAdapter::shipped(name).unwrap();
+        let harness = render_with(&adapter, "Fix it", json!({}), &equipped());
+        let told = harness.files.iter().find(|f| f.path == format!("{folder}/told/SKILL.md"));
+        assert!(told.unwrap().content.ends_with("Do {{ it }}."), "a skill is no template");
+        assert_eq!(harness.skill_folders, [("/opt/kept".into(), format!("{folder}/kept"))]);
+    }
+    let claude = HarnessAdapter::shipped("claude_code").unwrap();
+    let harness = render_with(&claude, "Fix it", json!({}), &equipped());
+    assert!(harness.argv.windows(2).any(|w| w == ["--tools", "Bash,Edit,Write,Read,Skill"]));
+}
+
+#[test]
+fn what_a_program_cannot_take_is_refused_with_the_field_s_name() {
+    for name in ["mini_swe_agent", "shell"] {
+        let spec = HarnessSpec { name: name.into(), ..equipped() };
+        let problems = HarnessAdapter::problems_of(&spec);
+        let fields: Vec<_> = problems.iter().map(|problem| problem.field.as_str()).collect();
+        assert_eq!(fields, ["harness.mcp_servers", "harness.skills"], "{name}");
+        for problem in problems {
+            assert!(problem.to_string().contains("claude_code, codex"), "{problem}");
+        }
+    }
+    let spec = HarnessSpec { name: "pi".into(), ..equipped() };
+    assert!(HarnessAdapter::problems_of(&spec).is_empty());
+}
+
+#[test]
+fn reasoning_effort_is_asked_for_in_the_same_words_everywhere() {
+    for adapter in HarnessAdapter::list().unwrap() {
+        let Some(setting) = adapter.settings.get("reasoning_effort") else {
+            assert_eq!(adapter.name, "shell");
+            continue;
+        };
+        assert_eq!(setting.default, "", "{}", adapter.name);
+        let choices = setting.choices.as_ref().unwrap();
+        for choice in ["", "low", "medium", "high"] {
+            assert!(choices.contains(&json!(choice)), "{} has no {choice:?}", adapter.name);
+        }
+        let all = |settings: Value| {
+            let harness = render(&adapter, "Fix it", settings);
+            let files = harness.files.iter().map(|file| file.content.clone());
+            harness.argv.into_iter().chain(harness.env.into_values()).chain(files).collect()
+        };
+        let (without, with): (Vec<String>, Vec<String>) =
+            (all(json!({})), all(json!({"reasoning_effort": "low"})));
+        let says = |all: &[String]| all.join("\n").to_lowercase().matches("low\"").count();
+        let in_arguments = with.iter().any(|text| text == "low");
+        assert!(says(&with) > says(&without) || in_arguments, "{} says nothing", adapter.name);
+    }
+    let claude = HarnessAdapter::shipped("claude_code").unwrap();
+    let budget = |settings| render(&claude, "Fix it", settings).env["MAX_THINKING_TOKENS"].clone();
+    assert_eq!(budget(json!({})), "0");
+    assert_eq!(budget(json!({"reasoning_effort": "low"})), "4000");
+    assert_eq!(budget(json!({"reasoning_effort": "max"})), "63999");
+    assert_eq!(budget(json!({"reasoning_effort": "low", "max_thinking_tokens": 7})), "7");
+}
+
+#[test]
+fn clients_of_chat_are_told_the_gateway_the_window_and_the_longest_reply() {
+    let gateway = "http://127.0.0.1:9000/v1";
+    let rendered = |name: &str| {
+        let harness = render(&HarnessAdapter::shipped(name).unwrap(), "Fix it", json!({}));
+        let written: String = harness.files.iter().map(|file| file.content.as_str()).collect();
+        assert!(!written.contains("polar-secret"), "{name}: the secret is in no file");
+        assert!(!harness.argv.iter().any(|arg| arg.contains("polar-secret")), "{name}");
+        assert!(harness.env.values().any(|value| value == "polar-secret"), "{name}");
+        harness
+    };
+
+    let qwen = rendered("qwen_code");
+    assert_eq!(qwen.env["OPENAI_BASE_URL"], gateway);
+    let settings = json_file(&qwen, "settings.json");
+    let generation = &settings["model"]["generationConfig"];
+    assert_eq!(generation["contextWindowSize"], 32_768);
+    assert_eq!(generation["samplingParams"], json!({"max_tokens": 8_192}));
+    assert_eq!(settings["privacy"]["usageStatisticsEnabled"], false);
+    assert_eq!(settings["permissions"]["deny"], json!([]));
+
+    let opencode = rendered("opencode");
+    let config = json_file(&opencode, "opencode.json");
+    assert_eq!(config["provider"]["polar"]["options"]["baseURL"], gateway);
+    let limit = &config["provider"]["polar"]["models"]["polar"]["limit"];
+    assert_eq!(limit, &json!({"context": 32_768, "output": 8_192}));
+    assert!(opencode.argv.windows(2).any(|w| w == ["--model", "polar/polar"]));
+
+    let mini = rendered("mini_swe_agent");
+    assert_eq!(mini.env["OPENAI_API_BASE"], gateway);
+    let config = json_file(&mini, "mini.yaml");
+    assert_eq!(config["run"]["task"], "Fix it");
+    assert_eq!(config["model"]["model_kwargs"]["max_tokens"], 8_192);
+
+    let openhands = rendered("openhands");
+    let config = json_file(&openhands, "openhands.json");
+    assert_eq!(config["llm"]["base_url"], gateway);
+    assert_eq!(config["llm"]["reasoning_effort"], Value::Null);
+    assert_eq!(config["llm"]["max_input_tokens"], 32_768);
+    assert_eq!(config["compact_at_tokens"], 22_937);
 }

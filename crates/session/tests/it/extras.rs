@@ -48,6 +48,7 @@ async fn calls_a_server(harness: &str, tool: &str, settings: Value) {
                 "prepare": [{"type": "write_file", "path": "server.py", "content": SERVER}],
             },
             "evaluator": "none",
+            "budgets": {"prepare_seconds": 60.0, "run_seconds": 100.0, "grade_seconds": 60.0},
         }))
         .await;
     let said = artifact(&folder, "stdout.log");
@@ -89,4 +90,79 @@ async fn pi_calls_an_mcp_server() {
 #[tokio::test(flavor = "multi_thread")]
 async fn openhands_calls_an_mcp_server() {
     calls_a_server("openhands", "stamp", json!({})).await;
+}
+
+const SKILL: &str =
+    "---\nname: stamping\ndescription: How words are stamped here.\n---\nStamp polar red.\n";
+
+/// Runs an agent with a skill, which it looks up by this call.
+async fn looks_a_skill_up(harness: &str, call: Value, skill: Value) {
+    let ground = Ground::with_program(harness).await;
+    let policy = json!({
+        "name": "skill",
+        "rules": [
+            {
+                "name": "look it up",
+                "when": {"tools": [call["name"]], "assistant_turns": 0, "any_message": "stamped here"},
+                "reply": {"tool_calls": [call]},
+            },
+            {
+                "name": "report",
+                "when": {"assistant_turns": 1, "any_message": "Stamp polar red."},
+                "reply": {"text": "The skill was read."},
+            },
+        ],
+        "default": {"text": "The skill is not there, or has no text."},
+    });
+    ground.simulator.set_policy(Policy::from_yaml(&policy.to_string()).unwrap());
+    let (report, folder) = ground
+        .run(json!({
+            "instruction": "Have the word polar stamped.",
+            "harness": {"name": harness, "skills": [skill]},
+            "runtime": {"type": "local", "prepare": [
+                {"type": "write_file", "path": "/tmp/skills/stamping/SKILL.md", "content": SKILL},
+            ]},
+            "evaluator": "none",
+            "budgets": {"prepare_seconds": 60.0, "run_seconds": 100.0, "grade_seconds": 60.0},
+        }))
+        .await;
+    let said = artifact(&folder, "stdout.log");
+    let seen: Vec<_> = ground.simulator.requests().into_iter().map(|seen| seen.body).collect();
+    assert_eq!(report.outcome, Outcome::Completed, "{report:?}\n{said}");
+    assert!(said.contains("The skill was read."), "{said}\n{seen:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn claude_code_looks_a_skill_up() {
+    let call = json!({"name": "Skill", "arguments": {"skill": "stamping"}});
+    looks_a_skill_up("claude_code", call, json!({"name": "stamping", "content": SKILL})).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn opencode_looks_a_skill_up_that_lies_in_the_sandbox() {
+    let call = json!({"name": "skill", "arguments": {"name": "stamping"}});
+    let skill = json!({"name": "stamping", "path": "/tmp/skills/stamping"});
+    looks_a_skill_up("opencode", call, skill).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn qwen_code_looks_a_skill_up() {
+    let call = json!({"name": "skill", "arguments": {"skill": "stamping"}});
+    looks_a_skill_up("qwen_code", call, json!({"name": "stamping", "content": SKILL})).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_skill_that_is_not_in_the_sandbox_fails_the_session_with_its_path() {
+    let ground = Ground::new().await;
+    let adapter = json!({
+        "name": "mine", "version": "1", "provider": "any", "model": "m", "command": ["true"],
+        "skills_folder": "{{ home }}/skills",
+    });
+    let skills = json!([{"name": "stamping", "path": "/tmp/no-such-skill"}]);
+    let (report, _) = ground
+        .run(json!({"harness": {"name": "mine", "adapter": adapter, "skills": skills}}))
+        .await;
+    let Outcome::Failed { message, .. } = &report.outcome else { panic!("{report:?}") };
+    assert!(message.contains("/tmp/no-such-skill") && message.contains("SKILL.md"), "{message}");
+    ground.is_free().await;
 }

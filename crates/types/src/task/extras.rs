@@ -181,3 +181,61 @@ fn skill_example(name: &str) -> String {
 }
 
 const SERVER: &str = r#"{"name": "database", "command": "python3", "args": ["/opt/server.py"]}"#;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn problems(servers: Value, skills: Value) -> Vec<String> {
+        let servers: Vec<McpServer> = serde_json::from_value(servers).unwrap();
+        let skills: Vec<Skill> = serde_json::from_value(skills).unwrap();
+        let mut problems = Vec::new();
+        McpServer::check_all(&servers, &mut problems);
+        Skill::check_all(&skills, &mut problems);
+        problems.into_iter().map(|problem| problem.field).collect()
+    }
+
+    #[test]
+    fn what_no_agent_could_use_is_named_by_its_field() {
+        let at = |place: &str| vec![format!("harness.{place}")];
+        let good = json!([{"name": "a", "command": "x", "args": ["y"], "env": {"K": "v"}},
+            {"name": "b", "url": "http://h/mcp", "headers": {"K": "v"}}]);
+        assert!(problems(good, json!([])).is_empty());
+        for (server, field) in [
+            (json!({"name": "a"}), "mcp_servers[0]"),
+            (json!({"name": "a", "command": "x", "url": "http://h"}), "mcp_servers[0]"),
+            (json!({"name": "a b", "command": "x"}), "mcp_servers[0].name"),
+            (json!({"name": "a", "command": " "}), "mcp_servers[0].command"),
+            (json!({"name": "a", "url": "h:80"}), "mcp_servers[0].url"),
+            (json!({"name": "a", "url": "http://h", "args": ["x"]}), "mcp_servers[0]"),
+            (json!({"name": "a", "command": "x", "headers": {"K": "v"}}), "mcp_servers[0]"),
+        ] {
+            assert_eq!(problems(json!([server]), json!([])), at(field), "{server}");
+        }
+        let twice = json!([{"name": "a", "command": "x"}, {"name": "a", "command": "y"}]);
+        assert_eq!(problems(twice, json!([])), at("mcp_servers[1].name"));
+    }
+
+    #[test]
+    fn what_is_no_skill_is_named_by_its_field() {
+        let at = |place: &str| vec![format!("harness.{place}")];
+        let text = "---\nname: a\ndescription: d\n---\nDo it.";
+        let good = json!([{"name": "a", "content": text}, {"name": "b-2", "path": "/opt/b"}]);
+        assert!(problems(json!([]), good).is_empty());
+        for (skill, field) in [
+            (json!({"name": "a"}), "skills[0]"),
+            (json!({"name": "a", "content": text, "path": "/b"}), "skills[0]"),
+            (json!({"name": "../a", "path": "/b"}), "skills[0].name"),
+            (json!({"name": "a", "content": "Do it."}), "skills[0].content"),
+            (
+                json!({"name": "a", "content": "---\nname: a\n---\ndescription: d"}),
+                "skills[0].content",
+            ),
+            (json!({"name": "a", "path": "b"}), "skills[0].path"),
+            (json!({"name": "a", "path": "/b/../../etc"}), "skills[0].path"),
+        ] {
+            assert_eq!(problems(json!([]), json!([skill])), at(field), "{skill}");
+        }
+    }
+}
