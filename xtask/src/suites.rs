@@ -97,6 +97,18 @@ pub(crate) const ALL: &[Suite] = &[
         run: fuzz::run,
     },
     Suite {
+        name: "harnesses",
+        about: "every shipped agent CLI in every scenario; installs 3 GB at first",
+        default: false,
+        run: || harnesses(&["--parallel=2"]),
+    },
+    Suite {
+        name: "faults",
+        about: "the same with an engine that fails; most of it is waiting",
+        default: false,
+        run: || harnesses(&["--faults", "--parallel=4"]),
+    },
+    Suite {
         name: "kill",
         about: "kill -9 of server and nodes at random points; four minutes",
         default: false,
@@ -227,6 +239,11 @@ fn docker_clis() -> Result<Counts> {
 
 fn deny() -> Result<Counts> {
     Command::new("cargo", &["deny", "--offline", "check", "bans", "licenses", "sources"]).check()
+}
+
+fn harnesses(how: &[&str]) -> Result<Counts> {
+    let polar = polar()?;
+    Command::new(polar, &["harness", "check", "--all", "--strict"]).args(how).run()
 }
 
 fn kill() -> Result<Counts> {

@@ -460,8 +460,9 @@ pub(crate) struct HarnessCheck {
     #[arg(long, conflicts_with = "names")]
     pub(crate) all: bool,
 
-    /// Scenario to run; may be given again. All that need no fault when not given.
-    #[arg(long = "scenario", value_name = "NAME", conflicts_with = "faults")]
+    /// Scenario to run, or path of a scenario YAML; may be given again. All that need no
+    /// fault when not given.
+    #[arg(long = "scenario", value_name = "NAME|PATH", conflicts_with = "faults")]
     pub(crate) scenarios: Vec<String>,
 
     /// Run the scenarios in which the engine fails.
@@ -492,6 +493,10 @@ pub(crate) struct HarnessCheck {
     /// Take warnings for failures, as for adapters that ship.
     #[arg(long)]
     pub(crate) strict: bool,
+
+    /// Keep what the sessions leave (journal, outputs, trajectory) in this folder.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) keep: Option<PathBuf>,
 
     /// Print JSON instead of a table.
     #[arg(long)]

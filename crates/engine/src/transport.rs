@@ -225,7 +225,8 @@ impl Transport {
         let message = if error.is_connect() {
             format!("no engine can be reached at {base} ({cause}); start it or correct the URL")
         } else {
-            format!("the connection to the engine at {base} broke ({cause}); check its log")
+            // Agents tell from the words "connection lost" that the call is to be made again.
+            format!("connection lost to the engine at {base} ({cause}); check its log")
         };
         EngineError::new(ErrorClass::Unavailable, message)
     }

@@ -24,6 +24,8 @@ pub enum Fault {
         /// Value of the `retry-after` header.
         retry_after: Option<u64>,
     },
+    /// `context_overflow`: the prompt is refused as one that is too long.
+    ContextOverflow,
     /// `cut_after=TOKENS`: the connection breaks in the middle of the reply.
     CutAfter(usize),
     /// `stall_after=TOKENS`: nothing more comes, the connection stays open.
@@ -61,8 +63,8 @@ impl FaultChance {
 /// Why a fault could not be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is no fault; write status=CODE[,retry_after=SECONDS], cut_after=TOKENS, \
-     stall_after=TOKENS, abort_after=TOKENS, slow_headers=SECONDS, missing_ids, \
+    "{0:?} is no fault; write status=CODE[,retry_after=SECONDS], context_overflow, \
+     cut_after=TOKENS, stall_after=TOKENS, abort_after=TOKENS, slow_headers=SECONDS, missing_ids, \
      missing_logprobs, wrong_counts or out_of_vocabulary"
 )]
 pub struct FaultSyntaxError(String);
@@ -95,6 +97,7 @@ fn parse(text: &str) -> Option<Fault> {
             Duration::try_from_secs_f64(seconds).ok()?;
             Fault::SlowHeaders(seconds)
         }
+        "context_overflow" if value.is_empty() => Fault::ContextOverflow,
         "missing_ids" if value.is_empty() => Fault::MissingIds,
         "missing_logprobs" if value.is_empty() => Fault::MissingLogprobs,
         "wrong_counts" if value.is_empty() => Fault::WrongCounts,
@@ -111,6 +114,7 @@ impl fmt::Display for Fault {
             Self::Status { code, retry_after: Some(seconds) } => {
                 write!(f, "status={code},retry_after={seconds}")
             }
+            Self::ContextOverflow => f.write_str("context_overflow"),
             Self::CutAfter(tokens) => write!(f, "cut_after={tokens}"),
             Self::StallAfter(tokens) => write!(f, "stall_after={tokens}"),
             Self::AbortAfter(tokens) => write!(f, "abort_after={tokens}"),
@@ -146,6 +150,7 @@ mod tests {
         for text in [
             "status=500",
             "status=429,retry_after=2",
+            "context_overflow",
             "cut_after=5",
             "stall_after=0",
             "abort_after=3",

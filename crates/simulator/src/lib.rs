@@ -14,6 +14,7 @@
 mod activity;
 mod api;
 mod config;
+mod connection;
 mod control;
 mod fault;
 mod parsing;
@@ -35,6 +36,7 @@ pub use vocabulary::{IncrementalText, Vocabulary};
 pub use weights::{Context, Distribution, Logprob};
 
 use api::Simulator;
+use connection::Ending;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use tokio::net::TcpListener;
@@ -126,9 +128,9 @@ pub async fn serve(config: SimulatorConfig) -> Result<SimulatorHandle, Simulator
     let listen = |source| SimulatorError::Listen { address, source };
     let listener = TcpListener::bind(address).await.map_err(listen)?;
     let addr = listener.local_addr().map_err(listen)?;
-    let listener = polar_http::sending_at_once(listener);
     let router = api::router(Arc::clone(&simulator));
     let stop = CancellationToken::new();
+    let listener = Ending::new(polar_http::sending_at_once(listener), stop.clone());
     let stopped = stop.clone();
     let server = tokio::spawn(async move {
         tokio::select! {

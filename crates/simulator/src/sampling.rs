@@ -32,6 +32,9 @@ pub(crate) struct End {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Broken;
 
+/// How long before a cut nothing more comes.
+const BEFORE_CUT: Duration = Duration::from_millis(50);
+
 /// One reply being played.
 #[derive(Debug)]
 pub(crate) struct Player {
@@ -75,6 +78,8 @@ impl Player {
         match self.fault {
             Some(Fault::CutAfter(tokens)) if from >= tokens => {
                 self.ended = true;
+                // What was sampled is on its way before the connection breaks.
+                tokio::time::sleep(BEFORE_CUT).await;
                 return Some(Err(Broken));
             }
             Some(Fault::StallAfter(tokens)) if from >= tokens => {

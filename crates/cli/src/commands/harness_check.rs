@@ -14,6 +14,7 @@ use polar_session::check::{CheckOptions, Scenario, ScenarioKind, check_harness};
 use polar_session::harness::{HarnessAdapter, Installer};
 use polar_types::HarnessSpec;
 use std::io::Write as _;
+use std::path::Path;
 use std::sync::Arc;
 
 pub(crate) async fn check(args: HarnessCheck) -> Result<()> {
@@ -75,8 +76,7 @@ async fn adapters(args: &HarnessCheck) -> Result<Vec<HarnessAdapter>> {
 }
 
 fn scenarios(args: &HarnessCheck) -> Result<Vec<Scenario>> {
-    let asked: Result<Vec<_>, _> =
-        args.scenarios.iter().map(|name| Scenario::shipped(name)).collect();
+    let asked: Result<Vec<_>, _> = args.scenarios.iter().map(|name| scenario(name)).collect();
     let asked = asked?;
     if !asked.is_empty() {
         return Ok(asked);
@@ -87,6 +87,15 @@ fn scenarios(args: &HarnessCheck) -> Result<Vec<Scenario>> {
     }
     let kind = if args.faults { ScenarioKind::Fault } else { ScenarioKind::Work };
     Ok(Scenario::all(kind)?)
+}
+
+/// A shipped scenario by name, or one of the user's by path.
+fn scenario(choice: &str) -> Result<Scenario> {
+    if !Path::new(choice).is_file() {
+        return Ok(Scenario::shipped(choice)?);
+    }
+    let text = std::fs::read_to_string(choice).with_context(|| format!("read {choice}"))?;
+    Ok(Scenario::from_yaml(choice, &text)?)
 }
 
 /// Every adapter in every scenario, in order, so many at a time.
@@ -103,19 +112,20 @@ async fn run(
     let provider = provider(args, folder).await?;
     let pairs = adapters.iter().flat_map(|adapter| scenarios.iter().map(move |s| (adapter, s)));
     let checks = pairs.enumerate().map(|(number, (adapter, scenario))| {
-        let check =
+        let one =
             One { args, adapter, scenario, engine: engine.clone(), provider: provider.clone() };
-        check.run(folder, number)
+        async move { (number, one.run(folder, number).await) }
     });
-    let mut running = futures_util::stream::iter(checks).buffered(args.parallel as usize);
+    let mut running = futures_util::stream::iter(checks).buffer_unordered(args.parallel as usize);
     let mut results = Vec::new();
-    while let Some(result) = running.next().await {
+    while let Some((number, result)) = running.next().await {
         if adapters.len() * scenarios.len() > 1 {
             stack::say(&result.line(args.strict));
         }
-        results.push(result);
+        results.push((number, result));
     }
-    Ok(results)
+    results.sort_by_key(|(number, _)| *number);
+    Ok(results.into_iter().map(|(_, result)| result).collect())
 }
 
 async fn provider(args: &HarnessCheck, folder: &RunFolder) -> Result<Arc<dyn SandboxProvider>> {
@@ -175,6 +185,27 @@ impl One<'_> {
             folder: folder.path().join(format!("c{number}")),
             run_seconds: self.args.timeout,
         };
-        Ok(check_harness(options).await?)
+        let own = options.folder.clone();
+        let report = check_harness(options).await?;
+        if let Some(kept) = &self.args.keep {
+            let name =
+                format!("{}-{}-{}", self.adapter.name, self.adapter.version, self.scenario.name);
+            keep(&own, &kept.join(name)).context("keep what the session left")?;
+        }
+        Ok(report)
     }
+}
+
+/// Copies the artifacts of the one session in `folder`.
+fn keep(folder: &Path, kept: &Path) -> Result<()> {
+    std::fs::create_dir_all(kept)?;
+    for session in std::fs::read_dir(folder)? {
+        let artifacts = session?.path().join("artifacts");
+        let Ok(entries) = std::fs::read_dir(artifacts) else { continue };
+        for entry in entries {
+            let entry = entry?;
+            std::fs::copy(entry.path(), kept.join(entry.file_name()))?;
+        }
+    }
+    Ok(())
 }

@@ -15,6 +15,8 @@ pub struct LabelledCall {
     pub role: Option<String>,
     /// The role that Polar gave the call.
     pub assigned: Option<String>,
+    /// Whether it ended in an error or an abort.
+    pub failed: bool,
 }
 
 impl LabelledCall {
@@ -45,6 +47,7 @@ pub(super) fn label(
             LabelledCall {
                 rule: answer.and_then(|answer| answer.rule.clone()),
                 role: answer.and_then(|answer| answer.role.clone()),
+                failed: call.meta.finish_reason == "error",
                 assigned: roles
                     .get(call.meta.call_id.to_string().as_str())
                     .map(|r| (*r).to_owned()),
@@ -53,11 +56,13 @@ pub(super) fn label(
         .collect()
 }
 
-/// How many calls each true role made, with `unlabelled` for those that no rule foresaw.
+/// How many calls each true role made, with `unlabelled` for those that no rule foresaw, and
+/// `refused` for those that the engine refused before any rule could answer.
 pub(super) fn by_role(calls: &[LabelledCall]) -> BTreeMap<String, u64> {
     let mut counts = BTreeMap::new();
     for call in calls {
-        let role = call.role.clone().unwrap_or_else(|| UNLABELLED.to_owned());
+        let unknown = if call.failed && call.rule.is_none() { REFUSED } else { UNLABELLED };
+        let role = call.role.clone().unwrap_or_else(|| unknown.to_owned());
         *counts.entry(role).or_default() += 1;
     }
     counts
@@ -65,3 +70,4 @@ pub(super) fn by_role(calls: &[LabelledCall]) -> BTreeMap<String, u64> {
 
 /// In the place of a role that no rule names.
 pub(super) const UNLABELLED: &str = "unlabelled";
+const REFUSED: &str = "refused";

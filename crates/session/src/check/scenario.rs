@@ -19,12 +19,18 @@ pub struct Scenario {
     /// Whether the engine fails in it.
     #[serde(default)]
     pub kind: ScenarioKind,
-    /// Tools that the adapter's `check` must name; without them it is left out.
+    /// Another scenario, whose task and rules this one has; its own rules come first.
+    #[serde(default)]
+    base: Option<String>,
+    /// Tools that the adapter's `check` must name, unless it speaks of the scenario; without
+    /// them it is left out.
     #[serde(default)]
     pub(super) needs: Vec<String>,
     /// What the agent is asked to do.
+    #[serde(default)]
     pub(super) instruction: String,
     /// A command that succeeds when the work is done.
+    #[serde(default)]
     pub(super) evaluator: String,
     /// Tokens that the simulated model holds.
     #[serde(default = "wide_window")]
@@ -84,7 +90,23 @@ macro_rules! shipped {
     };
 }
 
-const SHIPPED: &[(&str, &str)] = &shipped!["write_file", "parallel_calls", "failing_tool",];
+const SHIPPED: &[(&str, &str)] = &shipped![
+    "write_file",
+    "parallel_calls",
+    "failing_tool",
+    "reasoning",
+    "odd_arguments",
+    "long_task",
+    "sub_agent",
+    "compaction",
+    "rate_limited",
+    "server_error",
+    "overloaded",
+    "context_overflow",
+    "cut_stream",
+    "silence",
+    "restart",
+];
 
 impl Scenario {
     /// Names of all scenarios, in the order in which they are run.
@@ -97,9 +119,23 @@ impl Scenario {
         let Some((_, text)) = SHIPPED.iter().find(|(shipped, _)| *shipped == name) else {
             return Err(ScenarioError::Unknown { name: name.to_owned(), known: Self::names() });
         };
-        let scenario: Self = serde_saphyr::from_str(text).map_err(|error| {
-            ScenarioError::Syntax { name: name.to_owned(), problem: error.to_string() }
-        })?;
+        Self::from_yaml(name, text)
+    }
+
+    /// A scenario of one's own. `origin` names it in errors.
+    pub fn from_yaml(origin: &str, text: &str) -> Result<Self, ScenarioError> {
+        let syntax = |problem: String| ScenarioError::Syntax { name: origin.to_owned(), problem };
+        let mut scenario: Self =
+            serde_saphyr::from_str(text).map_err(|error| syntax(error.to_string()))?;
+        if let Some(base) = scenario.base.take() {
+            let base = Self::shipped(&base)?;
+            scenario.instruction = base.instruction;
+            scenario.evaluator = base.evaluator;
+            scenario.rules.extend(base.rules);
+        }
+        if scenario.instruction.is_empty() || scenario.evaluator.is_empty() {
+            return Err(syntax("it has no `instruction` and `evaluator`, nor a `base`".to_owned()));
+        }
         Ok(scenario)
     }
 
@@ -115,8 +151,11 @@ impl Scenario {
         if let Some(reason) = &self.notes(notes).skip {
             return Some(reason.clone());
         }
-        let missing = self.needs.iter().find(|tool| !notes.tools.contains_key(*tool))?;
-        Some(format!("the adapter names no `{missing}` in `check.tools`"))
+        let known = |need: &String| {
+            notes.tools.contains_key(need) || notes.scenarios.contains_key(&self.name)
+        };
+        let missing = self.needs.iter().find(|need| !known(need))?;
+        Some(format!("the adapter's `check` says nothing of {missing}"))
     }
 
     /// What the simulated model plays for a program of which this is known.

@@ -2,7 +2,7 @@
 //! the program's own.
 //!
 //! A rule's reply says `use: shell, with: {command: …}` in the place of a call's name and
-//! arguments, and `ends: TEXT` where the task ends. What the adapter says of its tools
+//! arguments, and `ends: TEXT` or `reports: TEXT` where the task or a sub-agent's ends. What the adapter says of its tools
 //! decides the rest; where it says nothing, the rule is written once for each name that
 //! agent programs are known to give such a tool, to hold where that name is on offer.
 
@@ -38,16 +38,17 @@ fn calls(rule: &Value) -> impl Iterator<Item = &Value> {
     rule.pointer("/reply/tool_calls").and_then(Value::as_array).into_iter().flatten()
 }
 
-/// The end of the task: a text, or a call of the tool without which the program goes on.
+/// The end of the task, or of a sub-agent's: a text, or a call of the tool without which the
+/// program goes on.
 fn with_end(rule: &Value, notes: &CheckNotes) -> Value {
     let mut rule = rule.clone();
     let reply = rule.get_mut("reply").and_then(Value::as_object_mut);
-    if let Some(reply) = reply
-        && let Some(text) = reply.remove("ends")
-    {
-        if notes.tools.contains_key("finish") {
-            let finish = json!([{"use": "finish", "with": {"text": text}}]);
-            reply.insert("tool_calls".to_owned(), finish);
+    let Some(reply) = reply else { return rule };
+    for (key, purpose) in [("ends", "finish"), ("reports", "report")] {
+        let Some(text) = reply.remove(key) else { continue };
+        if notes.tools.contains_key(purpose) {
+            let call = json!([{"use": purpose, "with": {"text": text}}]);
+            reply.insert("tool_calls".to_owned(), call);
         } else {
             reply.insert("text".to_owned(), text);
         }

@@ -11,7 +11,8 @@ use std::collections::BTreeMap;
 #[serde(deny_unknown_fields, default)]
 pub struct CheckNotes {
     /// By what they are for: `shell` runs `{{ command }}`, `agent` starts a sub-agent with
-    /// `{{ prompt }}`, `finish` ends the task with `{{ text }}` where no plain text does.
+    /// `{{ prompt }}`, `finish` ends the task with `{{ text }}` where no plain text does, and
+    /// `report` the task of a sub-agent.
     pub tools: BTreeMap<String, ToolNote>,
     /// By name of the scenario.
     pub scenarios: BTreeMap<String, ScenarioNotes>,

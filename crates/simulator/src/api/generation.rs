@@ -152,8 +152,15 @@ impl Generation {
         if fault.is_some() {
             simulator.activity.fault();
         }
-        if let Some(Fault::Status { code, retry_after }) = fault {
-            return Err(ApiError::simulated(code, retry_after));
+        match fault {
+            Some(Fault::Status { code, retry_after }) => {
+                return Err(ApiError::simulated(code, retry_after));
+            }
+            Some(Fault::ContextOverflow) => {
+                let window = prompt.len().saturating_sub(1);
+                return Err(ApiError::prompt_too_long(prompt.len(), window, prompt_text.is_none()));
+            }
+            _ => {}
         }
         let running = simulator.activity.queue();
         Ok(Self {

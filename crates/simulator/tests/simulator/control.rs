@@ -77,6 +77,23 @@ default: {text: nobody}
 }
 
 #[tokio::test]
+async fn a_server_that_is_stopped_cuts_its_replies() {
+    let Client { simulator, http } = start(SimulatorConfig::default()).await;
+    let body = with(&hello(), &json!({"stream": true})).to_string();
+    let url = format!("{}/v1/chat/completions", simulator.url());
+    let request = http.post(url).header("content-type", "application/json").body(body);
+    let response = request.header("x-simulate-fault", "stall_after=3").send().await.unwrap();
+    let mut chunks = response.bytes_stream();
+    let mut text = String::new();
+    while events(&text).0.len() < 3 {
+        text.push_str(&String::from_utf8_lossy(&chunks.next().await.unwrap().unwrap()));
+    }
+    simulator.shutdown().await;
+    let cut = async { while let Some(Ok(_)) = chunks.next().await {} };
+    tokio::time::timeout(Duration::from_secs(30), cut).await.expect("the reply must break off");
+}
+
+#[tokio::test]
 async fn a_cut_reply_ends_without_its_end() {
     let client = start(SimulatorConfig::default()).await;
     let streamed = with(&hello(), &json!({"stream": true}));
