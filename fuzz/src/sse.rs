@@ -9,13 +9,20 @@ const SMALL_LIMIT: usize = 64;
 
 type Events = Vec<(String, Vec<u8>)>;
 
-/// The events are the same wherever the bytes are cut, and what is written of them reads back.
+/// The events are the same wherever the bytes are cut and however lines end, and what is written
+/// of them reads back.
 pub fn any_chunking_gives_the_same_events(data: &[u8]) {
     let whole = read([data], NO_LIMIT).unwrap();
     assert_eq!(read(pieces::bytes(data), NO_LIMIT).unwrap(), whole);
     // What a small limit refuses depends on the cuts; what comes before it does not.
     let (Ok(events) | Err((events, _))) = read(pieces::bytes(data), SMALL_LIMIT);
     assert!(whole.starts_with(&events));
+    if !data.contains(&b'\r') {
+        for line_end in ["\r\n", "\r"] {
+            let data = with_line_ends(data, line_end.as_bytes());
+            assert_eq!(read(pieces::bytes(&data), NO_LIMIT).unwrap(), whole, "{line_end:?}");
+        }
+    }
     for (name, data) in whole {
         let Ok(text) = String::from_utf8(data) else { continue };
         let mut written = Vec::new();
@@ -24,6 +31,10 @@ pub fn any_chunking_gives_the_same_events(data: &[u8]) {
         assert_eq!(read_name, name);
         assert_eq!(serde_json::from_slice::<String>(&json).unwrap(), text);
     }
+}
+
+fn with_line_ends(data: &[u8], line_end: &[u8]) -> Vec<u8> {
+    data.split(|byte| *byte == b'\n').collect::<Vec<_>>().join(line_end)
 }
 
 fn read<'a>(
