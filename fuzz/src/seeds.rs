@@ -114,7 +114,7 @@ fn record(call: u32) -> Result<CallRecord> {
         "weight_versions": [{"version": "1", "start": 0, "end": 2}],
     });
     let message = |turn: u32| {
-        let role = if turn % 2 == 0 { "user" } else { "assistant" };
+        let role = if turn.is_multiple_of(2) { "user" } else { "assistant" };
         json!({"role": role, "content": format!("turn {turn}")})
     };
     let with_ids = call < 2;
