@@ -109,6 +109,12 @@ pub(crate) const ALL: &[Suite] = &[
         run: || harnesses(&["--faults", "--parallel=4"]),
     },
     Suite {
+        name: "extras",
+        about: "every agent CLI uses an MCP server, and some a skill; installs 3 GB at first",
+        default: false,
+        run: extras,
+    },
+    Suite {
         name: "kill",
         about: "kill -9 of server and nodes at random points; four minutes",
         default: false,
@@ -143,9 +149,11 @@ fn format() -> Result<Counts> {
 fn lint() -> Result<Counts> {
     let args = ["clippy", "--workspace", "--all-targets", "--all-features", "--quiet"];
     Command::new("cargo", &args).args(&["--", "-D", "warnings"]).check()?;
-    // Not among all targets, because it needs a running engine.
+    // Not among all targets, because they need a running engine and every agent program.
     let real = ["clippy", "-p", "polar-gateway", "--test", "real_engines", "--quiet"];
-    Command::new("cargo", &real).args(&["--", "-D", "warnings"]).check()
+    Command::new("cargo", &real).args(&["--", "-D", "warnings"]).check()?;
+    let extras = ["clippy", "-p", "polar-session", "--test", "extras", "--quiet"];
+    Command::new("cargo", &extras).args(&["--", "-D", "warnings"]).check()
 }
 
 /// Installs and starts an engine and runs its tests, which show what they measured.
@@ -244,6 +252,23 @@ fn deny() -> Result<Counts> {
 fn harnesses(how: &[&str]) -> Result<Counts> {
     let polar = polar()?;
     Command::new(polar, &["harness", "check", "--all", "--strict"]).args(how).run()
+}
+
+/// With the installations that `polar harness check` uses.
+fn extras() -> Result<Counts> {
+    let arguments = ["test", "--package", "polar-session", "--test", "extras", "--quiet"];
+    Command::new("cargo", &arguments).env("POLAR_CACHE", &cache()?).run()
+}
+
+/// Polar's own cache folder.
+fn cache() -> Result<String> {
+    if let Ok(chosen) = std::env::var("POLAR_CACHE") {
+        return Ok(chosen);
+    }
+    let base = std::env::var("XDG_CACHE_HOME").or_else(|_| {
+        std::env::var("HOME").map(|home| format!("{home}/.cache")).context("HOME is not set")
+    })?;
+    Ok(format!("{base}/polar"))
 }
 
 fn kill() -> Result<Counts> {

@@ -5,7 +5,6 @@ use polar_engine::{EngineOptions, connect};
 use polar_gateway::{Gateway, GatewayConfig, serve_tcp, serve_unix};
 use polar_sandbox::{LocalConfig, LocalIsolation, LocalProvider, SandboxProvider};
 use polar_session::check::write_file_policy;
-use polar_session::harness::Installer;
 use polar_session::{
     AttemptFolder, Control, Ended, HarnessAdapter, Progress, RunnerConfig, SessionRunner,
 };
@@ -27,9 +26,6 @@ use tokio_util::sync::CancellationToken;
 
 /// Longest time that anything in a test may take.
 const LONGEST: Duration = Duration::from_secs(120);
-
-/// Longest time that a registry may take.
-const LONGEST_INSTALLATION: Duration = Duration::from_secs(600);
 
 const AGENT: &str = include_str!("agent.py");
 
@@ -68,17 +64,7 @@ impl Ground {
         Self::build(slots, None).await
     }
 
-    /// With a program from its registry, which is kept from run to run.
-    pub(crate) async fn with_program(harness: &str) -> Self {
-        let adapter = HarnessAdapter::shipped(harness).unwrap();
-        let installer = Installer::new(env!("CARGO_TARGET_TMPDIR").as_ref());
-        let installed = tokio::time::timeout(LONGEST_INSTALLATION, installer.ensure(&adapter));
-        installed.await.expect("installing took too long").unwrap();
-        let slots = Slots { prepare: 1, ready: 1, run: 1, grade: 1 };
-        Self::build(slots, Some(env!("CARGO_TARGET_TMPDIR").into())).await
-    }
-
-    async fn build(slots: Slots, cache: Option<PathBuf>) -> Self {
+    pub(crate) async fn build(slots: Slots, cache: Option<PathBuf>) -> Self {
         rustls::crypto::ring::default_provider().install_default().ok();
         let dir = tempfile::Builder::new().prefix("polar-session-test-").tempdir().unwrap();
         let simulator = polar_simulator::serve(SimulatorConfig {

@@ -10,7 +10,6 @@
 
 mod adapters;
 mod check;
-mod extras;
 mod ground;
 mod install;
 mod real_harnesses;

@@ -525,3 +525,19 @@ fn promise_4_a_folder_whose_lease_cannot_be_read_is_kept() {
     assert!(sessions.path().join("of-another-version").exists());
     assert!(!sessions.path().join("never-started").exists());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_skill_that_is_not_in_the_sandbox_fails_the_session_with_its_path() {
+    let ground = Ground::new().await;
+    let adapter = json!({
+        "name": "mine", "version": "1", "provider": "any", "model": "m", "command": ["true"],
+        "skills_folder": "{{ home }}/skills",
+    });
+    let skills = json!([{"name": "stamping", "path": "/tmp/no-such-skill"}]);
+    let (report, _) = ground
+        .run(json!({"harness": {"name": "mine", "adapter": adapter, "skills": skills}}))
+        .await;
+    let Outcome::Failed { message, .. } = &report.outcome else { panic!("{report:?}") };
+    assert!(message.contains("/tmp/no-such-skill") && message.contains("SKILL.md"), "{message}");
+    ground.is_free().await;
+}
