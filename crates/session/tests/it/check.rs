@@ -91,6 +91,12 @@ async fn each_fault_is_named_with_its_mend() {
             Verdict::Warning,
             "history",
         ),
+        (
+            json!({"roles": [{"name": "all", "role": "title", "when": {"has_tools": true}}]}),
+            "roles",
+            Verdict::Failed,
+            "`roles`",
+        ),
         (json!({"command": ["sleep", "600"]}), "end", Verdict::Failed, "stdin"),
     ];
     for (changes, subject, verdict, mend) in table {
