@@ -47,9 +47,6 @@ macro_rules! loss_kinds {
 loss_kinds! {
     /// Prompt-cache marks; engines cache prefixes by themselves.
     CacheControlDropped "cache_control_dropped" in Chat Messages;
-    /// Claude Code's billing line in the system text, which Anthropic's servers keep from the
-    /// model as well. It would break every prefix.
-    BillingHeaderDropped "billing_header_dropped" in Messages;
     /// The wish for a reasoning mode or budget; the model's template decides.
     ThinkingConfigIgnored "thinking_config_ignored" in Messages Google;
     /// The wish for an effort level.

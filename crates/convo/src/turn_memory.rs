@@ -4,7 +4,7 @@
 //! drop or trim reasoning. A prompt built from such a history is not the one in which the model
 //! goes on from what it sampled. So each assistant message of a request is looked up, by the ids
 //! of its calls, or by its text and what stands before it where it has none, and gets back what
-//! only its spelling has lost. What a harness has changed in meaning stays as the harness says
+//! only its spelling has lost. Where several turns fit, it is the one in whose place it stands. What a harness has changed in meaning stays as the harness says
 //! it. Either way the request says what was done ([`HistoryReport`]), and the record with it.
 //!
 //! Pure; whoever serves the session owns it, and asks before and after each call. Every reply is
@@ -12,7 +12,7 @@
 
 use crate::arguments::say_the_same;
 use crate::responses;
-use crate::{Block, Message, Reply, ReplyBlock, Request, ResponsesTerms, Role};
+use crate::{Block, Message, Reply, Request, ResponsesTerms, Role};
 use polar_types::HistoryPolicy;
 use serde::Serialize;
 use std::collections::hash_map::DefaultHasher;
@@ -37,10 +37,30 @@ pub struct TurnMemory {
 struct Told {
     /// As sampled, in order.
     blocks: Vec<Block>,
-    /// Arguments as the decoder spells them where the client knows a call in another form.
-    told_as: HashMap<String, String>,
-    /// Print of what the reply answers.
+    /// Arguments as the decoder spells them where the client knows a call in another form, by
+    /// the call's place among the calls.
+    told_as: HashMap<usize, String>,
+    place: Place,
+}
+
+/// Where in a conversation a turn of the model's stands, by prints of what others say in it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Place {
+    /// All before it that users and tools say.
+    path: u64,
+    /// The message before it, which stays when a harness leaves out older ones.
     before: u64,
+}
+
+impl Place {
+    fn behind(self, message: &Message) -> Self {
+        let before = print_of(message);
+        let path = match message.role {
+            Role::User | Role::Tool => print((self.path, before)),
+            Role::System | Role::Developer | Role::Assistant => self.path,
+        };
+        Self { path, before }
+    }
 }
 
 /// A call's arguments that a harness has changed: its id, and the print of what it says now.
@@ -93,7 +113,7 @@ fn is_zero(count: &u32) -> bool {
 /// What is kept of a request until it is answered.
 #[derive(Debug)]
 pub struct Asked {
-    before: u64,
+    place: Place,
     edits: Vec<Edit>,
     terms: Option<Arc<ResponsesTerms>>,
 }
@@ -102,7 +122,7 @@ impl Asked {
     /// Of a request as it goes to the engine.
     pub fn of(request: &Request) -> Self {
         Self {
-            before: request.messages.last().map_or(0, print_of),
+            place: request.messages.iter().fold(Place::default(), Place::behind),
             edits: request.history.edits.clone(),
             terms: request.responses.clone(),
         }
@@ -115,99 +135,130 @@ impl TurnMemory {
         self.reported.extend(asked.edits);
         let turn = self.turns.len();
         let mut told_as = HashMap::new();
-        let mut calls = false;
-        for block in &reply.blocks {
-            if let ReplyBlock::ToolCall { id, name, arguments, .. } = block {
-                calls = true;
-                self.by_call.entry(id.clone()).or_default().push(turn);
-                let terms = asked.terms.as_deref();
-                if let Some(other) = terms.and_then(|t| responses::respelled(t, name, arguments)) {
-                    told_as.insert(id.clone(), other);
-                }
+        let blocks: Vec<_> = reply.blocks.iter().map(Block::from).collect();
+        for (at, (id, name, arguments)) in calls(&blocks).enumerate() {
+            let turns = self.by_call.entry(id.to_owned()).or_default();
+            if turns.last() != Some(&turn) {
+                turns.push(turn);
+            }
+            let terms = asked.terms.as_deref();
+            if let Some(other) = terms.and_then(|t| responses::respelled(t, name, arguments)) {
+                told_as.insert(at, other);
             }
         }
-        let blocks: Vec<_> = reply.blocks.iter().map(Block::from).collect();
-        if !calls {
+        if calls(&blocks).next().is_none() {
             let text = Said::of(&blocks).text;
             if text.trim().is_empty() {
                 return;
             }
             self.by_text.entry(print(text.trim())).or_default().push(turn);
         }
-        self.turns.push(Told { blocks, told_as, before: asked.before });
+        self.turns.push(Told { blocks, told_as, place: asked.place });
     }
 
     /// Puts back what the model said, where a request's history has lost it.
     pub fn restore(&self, request: &mut Request, policy: HistoryPolicy) {
         let mut report = HistoryReport::default();
         let mut found = HashSet::new();
-        let mut before = 0;
+        let mut place = Place::default();
         for message in &mut request.messages {
             if message.role == Role::Assistant
-                && let Some(turn) = self.recognise(message, before)
+                && let Some((turn, is_sure)) = self.recognise(message, place, &found)
             {
                 let told = &self.turns[turn];
                 told.restore_calls(message, &mut report);
                 // A turn that a harness has taken apart has its reasoning once.
-                if policy == HistoryPolicy::Restored && found.insert(turn) {
+                if policy == HistoryPolicy::Restored && is_sure && found.insert(turn) {
                     told.restore_rest(message, &mut report);
                 }
             }
-            before = print_of(message);
+            place = place.behind(message);
         }
         report.edits.retain(|edit| !self.reported.contains(edit));
         report.edited.calls = report.edits.iter().map(|(id, _)| id.clone()).collect();
         request.history = report;
     }
 
-    /// The turn that a message of the model's is.
-    fn recognise(&self, message: &Message, before: u64) -> Option<usize> {
+    /// The turn that a message of the model's is, and whether more speaks for it than an id. One
+    /// of text alone is none of those `found` before.
+    fn recognise(
+        &self,
+        message: &Message,
+        place: Place,
+        found: &HashSet<usize>,
+    ) -> Option<(usize, bool)> {
         let mut ids = calls(&message.blocks).peekable();
         if ids.peek().is_none() {
             let text = Said::of(&message.blocks).text;
             let turns = self.by_text.get(&print(text.trim()))?;
-            // A short text is said more than once: what it answers tells which one it is.
-            let is_it = |turn: &&usize| {
-                let told = &self.turns[**turn];
-                told.before == before && Said::of(&told.blocks).text.trim() == text.trim()
+            let says_it = |turn: usize| {
+                let said = Said::of(&self.turns[turn].blocks).text;
+                !found.contains(&turn) && said.trim() == text.trim()
             };
-            return turns.iter().rev().find(is_it).copied();
+            return Some((self.placed(turns, place, says_it)?, true));
         }
         let (turns, (id, name, arguments)) =
             ids.find_map(|call| Some((self.by_call.get(call.0)?, call)))?;
-        if let [only] = turns.as_slice() {
-            return Some(*only);
+        let says_it = |turn: &&usize| {
+            let told = &self.turns[**turn];
+            told.place_of(id, 0).is_some_and(|at| told.says(at, name, arguments))
+        };
+        let placed = self.placed(turns, place, |_| true);
+        let sure = placed.or_else(|| turns.iter().rev().find(says_it).copied());
+        match (sure, turns.as_slice()) {
+            (Some(turn), _) => Some((turn, true)),
+            // The same id may have come from elsewhere, such as an example in the prompt.
+            (None, [only]) => Some((*only, false)),
+            (None, _) => None,
         }
-        let answers_it = |turn: &&usize| self.turns[**turn].before == before;
-        let says_it = |turn: &&usize| self.turns[**turn].says(id, name, arguments) == Some(true);
-        let mut latest = turns.iter().rev();
-        latest.clone().find(answers_it).or_else(|| latest.find(says_it)).copied()
+    }
+
+    /// The latest of those turns that fit in a place, else of those that answer the same message.
+    fn placed(&self, turns: &[usize], place: Place, fits: impl Fn(usize) -> bool) -> Option<usize> {
+        let latest = |is_there: &dyn Fn(Place) -> bool| {
+            let there = turns.iter().rev().filter(|turn| is_there(self.turns[**turn].place));
+            there.copied().find(|turn| fits(*turn))
+        };
+        latest(&|at| at.path == place.path).or_else(|| latest(&|at| at.before == place.before))
     }
 }
 
 impl Told {
-    /// Whether a call of this turn says that; none if it has no such call.
-    fn says(&self, id: &str, name: &str, arguments: &str) -> Option<bool> {
-        let (_, sampled_name, sampled) = calls(&self.blocks).find(|(known, ..)| *known == id)?;
-        let told_as = self.told_as.get(id).is_some_and(|told| told == arguments);
-        Some(sampled_name == name && (told_as || say_the_same(sampled, arguments)))
+    /// Place among the calls of the one that has an id, of those that share it the `nth`. A
+    /// model may write an id twice.
+    fn place_of(&self, id: &str, nth: usize) -> Option<usize> {
+        let mut places = calls(&self.blocks).enumerate().filter(|(_, call)| call.0 == id);
+        places.nth(nth).map(|(at, _)| at)
+    }
+
+    /// Whether the call at a place says that.
+    fn says(&self, at: usize, name: &str, arguments: &str) -> bool {
+        let told_as = self.told_as.get(&at).is_some_and(|told| told == arguments);
+        calls(&self.blocks).nth(at).is_some_and(|(_, sampled_name, sampled)| {
+            sampled_name == name && (told_as || say_the_same(sampled, arguments))
+        })
     }
 
     fn restore_calls(&self, message: &mut Message, report: &mut HistoryReport) {
+        let mut seen = HashMap::<String, usize>::new();
         for block in &mut message.blocks {
             let Block::ToolCall { id, name, arguments } = block else { continue };
-            let sampled = calls(&self.blocks).find(|(known, ..)| known == id);
-            match (self.says(id, name, arguments), sampled) {
-                (Some(true), Some((.., sampled))) => {
-                    // Engines want JSON: a call without arguments keeps the object.
-                    let nothing = sampled.trim().is_empty() && arguments == "{}";
-                    if sampled != arguments && !nothing {
-                        sampled.clone_into(arguments);
-                        report.restored.arguments += 1;
-                    }
-                }
-                (Some(false), _) => report.edits.push((id.clone(), print((name, arguments)))),
-                _ => {}
+            let nth = seen.entry(id.clone()).or_default();
+            let at = self.place_of(id, *nth);
+            *nth += 1;
+            let Some((at, sampled)) = at.and_then(|at| Some((at, calls(&self.blocks).nth(at)?.2)))
+            else {
+                continue;
+            };
+            if !self.says(at, name, arguments) {
+                report.edits.push((id.clone(), print((name, arguments))));
+                continue;
+            }
+            // Engines want JSON: a call without arguments keeps the object.
+            let nothing = sampled.trim().is_empty() && arguments == "{}";
+            if sampled != arguments && !nothing {
+                sampled.clone_into(arguments);
+                report.restored.arguments += 1;
             }
         }
     }

@@ -149,8 +149,7 @@ fn promise_10_no_unknown_field_is_dropped_in_silence() {
 #[test]
 fn promise_10_no_text_is_dropped_in_silence() {
     let replace = |value: &mut Value| match value {
-        // Claude Code's billing line is taken out whatever it says.
-        Value::String(text) if !text.starts_with("x-anthropic-billing") => {
+        Value::String(text) => {
             *text = MARK.to_owned();
             true
         }

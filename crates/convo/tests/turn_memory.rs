@@ -263,6 +263,65 @@ fn an_id_that_was_given_twice_is_told_apart_by_what_it_answers_or_says() {
     assert_eq!(history("elsewhere", "{\"a\":3}"), (Value::Null, json!("{\"a\":3}")));
 }
 
+/// A short text is said again and again, with other reasoning each time.
+#[test]
+fn promise_2_turns_that_say_the_same_in_answer_to_the_same_keep_their_own_reasoning() {
+    for call_too in [false, true] {
+        let mut session = Session::default();
+        let reply = |thought: &str| match call_too {
+            true => vec![reasoning(thought), call(0, "f:0", "{}")],
+            false => vec![reasoning(thought), text("OK")],
+        };
+        let kept = |thought: Option<&str>| {
+            let mut kept = if call_too { called(&[("f:0", "{}")]) } else { said("OK") };
+            if let Some(thought) = thought {
+                kept["reasoning_content"] = json!(thought);
+            }
+            kept
+        };
+        let (mut bare, mut whole) = (vec![user("begin")], vec![user("begin")]);
+        for thought in ["one", "two", "three", "four"] {
+            let (seen, _) = session.history(&bare);
+            assert_eq!(seen, chat_messages(&decode(Dialect::Chat, &chat(&whole))));
+            session.turn(&bare, reply(thought));
+            // An agent beside this one is told to go on, too.
+            session.turn(&[user("beside"), kept(None), user("go on")], reply("beside"));
+            bare.extend([kept(None), user("go on")]);
+            whole.extend([kept(Some(thought)), user("go on")]);
+        }
+        // Without the oldest messages they are told apart as well as can be: none twice.
+        let (seen, _) = session.history(&bare[2..]);
+        let mut thoughts: Vec<_> =
+            seen.iter().filter_map(|message| message.get("reasoning_content")).collect();
+        let all = thoughts.len();
+        thoughts.dedup();
+        assert_eq!(thoughts.len(), all);
+    }
+}
+
+/// Some models write `f:0` for the first call of any conversation, also in one that a harness
+/// brings along.
+#[test]
+fn promise_2_a_turn_of_another_conversation_gets_no_reasoning_by_its_id_alone() {
+    let mut session = Session::default();
+    session.turn(&[user("go")], vec![reasoning("hm"), call(0, "f:0", "{\"a\":1}")]);
+    let example = [user("an example"), called(&[("f:0", "{\"b\":2}")]), user("x")];
+    let (seen, _) = session.history(&example);
+    assert_eq!(seen, chat_messages(&decode(Dialect::Chat, &chat(&example))));
+}
+
+#[test]
+fn promise_2_calls_that_share_an_id_in_one_turn_keep_their_own_arguments() {
+    let mut session = Session::default();
+    session.turn(&[user("go")], vec![call(0, "f:0", "{ \"a\":1}"), call(1, "f:0", "{ \"a\":2}")]);
+    let sent = called(&[("f:0", "{\"a\":1}"), ("f:0", "{\"a\":2}")]);
+    let (seen, report) = session.history(&[user("go"), sent, user("x")]);
+    let spelled: Vec<_> =
+        (0..2).map(|at| &seen[1]["tool_calls"][at]["function"]["arguments"]).collect();
+    assert_eq!(spelled, ["{ \"a\":1}", "{ \"a\":2}"]);
+    assert_eq!(report, json!({"restored": {"arguments": 2}, "edited": {}}));
+}
+
 #[test]
 fn promise_8_a_turn_is_kept_once_however_often_it_comes_back() {
     let mut session = Session::default();

@@ -242,18 +242,19 @@ async fn close_session(
     UrlPath(session_id): UrlPath<SessionId>,
     axum::extract::Query(query): axum::extract::Query<CloseQuery>,
 ) -> Result<Json<CloseReply>, Refusal> {
-    let handle = captures.open().remove(&session_id);
-    let journal = captures.journal(&session_id);
-    if handle.is_none() && !journal.exists() {
-        let message = format!("no session {session_id}; GET /sessions lists the open ones");
-        return Err(Refusal(StatusCode::NOT_FOUND, message));
-    }
+    // Before the session is taken out: one that is refused stays open and listed.
     let options = BuildOptions {
         strategy: query.strategy,
         train_roles: query
             .roles()
             .map_err(|error| Refusal(StatusCode::UNPROCESSABLE_ENTITY, error))?,
     };
+    let handle = captures.open().remove(&session_id);
+    let journal = captures.journal(&session_id);
+    if handle.is_none() && !journal.exists() {
+        let message = format!("no session {session_id}; GET /sessions lists the open ones");
+        return Err(Refusal(StatusCode::NOT_FOUND, message));
+    }
     let path = journal.clone();
     let rebuilt = blocking(move || {
         if let Some(handle) = handle {

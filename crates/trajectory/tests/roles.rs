@@ -327,3 +327,111 @@ fn promise_2_the_agents_trace_passes_by_what_was_asked_on_the_side() {
         assert_eq!(main.loss_mask, [1, 0, 0, 0, 1]);
     }
 }
+
+/// Asks that offer no tools, one after the other, before the first that does.
+#[test]
+fn promise_1_an_agent_that_talks_before_it_takes_up_its_tools_is_trained() {
+    let mut messages = vec![system(), user("a plan for: fix it")];
+    let mut calls = Vec::new();
+    for (number, text) in ["look, then fix", "first a test", "and a note"].iter().enumerate() {
+        calls.push(call(&messages, said(text), &[number as u32 + 1], &[9]));
+        messages.extend([said(text), user("go on")]);
+    }
+    calls.push(working(&messages, said("done"), &[20], &[9]));
+    let built = built(&calls);
+    assert!(origins(&built).iter().all(|(role, ..)| *role == CallRole::Main), "{built:?}");
+    assert_eq!(built.trajectory.tokens.trained, 4);
+}
+
+/// Agents of one program, so that nothing at the front of their prompts tells them apart, with ids
+/// counted anew in each conversation or in each reply, and texts that all of them say.
+#[test]
+fn ids_and_texts_that_agents_of_one_program_share_do_not_mix_them_up() {
+    let replies: [fn(&str) -> Value; 3] = [
+        |command| calling("functions.bash:0", &json!({"command": command})),
+        |_| calling("functions.bash:0", &json!({})),
+        |_| said("OK"),
+    ];
+    for reply in replies {
+        let start = calling("functions.task:0", &json!({"prompt": "find the failing test"}));
+        let main = |more: &[Value]| [&[system(), user("fix it")], more].concat();
+        let sub = |more: &[Value]| [&[system(), user("find the failing test")], more].concat();
+        let (ls, cat) = (reply("ls"), reply("cat"));
+        let started = [ls.clone(), user("x"), start.clone(), result("functions.task:0")];
+        let built = built(&[
+            working(&main(&[]), ls.clone(), &[1], &[2]),
+            working(&main(&started[..2]), start, &[3], &[4]),
+            working(&sub(&[]), cat.clone(), &[5], &[6]),
+            // Between each other's calls, each goes on from its own.
+            working(&main(&[ls.clone(), user("y")]), said("waiting"), &[7], &[8]),
+            working(&sub(&[cat.clone(), user("z")]), cat.clone(), &[9], &[10]),
+            working(&main(&[ls, user("v")]), said("well"), &[11], &[12]),
+            working(&sub(&[cat.clone(), user("z"), cat, user("w")]), said("y"), &[13], &[14]),
+        ]);
+        let roles: Vec<_> = origins(&built).iter().map(|(role, ..)| *role).collect();
+        use CallRole::{Main, SubAgent};
+        assert_eq!(roles, [Main, Main, SubAgent, Main, SubAgent, Main, SubAgent]);
+    }
+}
+
+#[test]
+fn a_short_text_that_a_side_call_says_as_well_makes_it_none_of_the_agents() {
+    let then = [system(), user("fix it"), said("Done"), user("x")];
+    let built = built(&[
+        call(&[user("a name for: fix it")], said("Done"), &[1], &[2]),
+        // What the agent said comes back in another word, which only the title had.
+        working(&[system(), user("fix it")], said("I am done"), &[3], &[4]),
+        working(&then, said("y"), &[5], &[6]),
+    ]);
+    let roles: Vec<_> = origins(&built).iter().map(|(role, ..)| *role).collect();
+    use CallRole::{Main, Side};
+    assert_eq!(roles, [Side, Main, Main]);
+}
+
+/// An agent's calls repeat what it was asked; so does what its harness asks on the side.
+#[test]
+fn promise_1_what_the_user_said_makes_no_side_call_a_sub_agent() {
+    let ask = "Run `python3 -m pytest tests/test_a.py`";
+    let run = calling("c1", &json!({"command": "python3 -m pytest tests/test_a.py", "why": ask}));
+    let title = |text: &str| vec![user(&format!("A title for:\n{text}"))];
+    let asked = [system(), user(ask)];
+    let dated = [system(), user(&format!("Today is Friday.\n{ask}"))];
+    let built = built(&[
+        working(&asked, run.clone(), &[1], &[2]),
+        call(&title(ask), said("Tests"), &[3], &[4]),
+        call(&title("python3 -m pytest tests/test_a.py"), said("Tests"), &[5], &[6]),
+        // The harness begins again, in words of its own.
+        working(&dated, run, &[7], &[8]),
+        // An agent that was given the user's words, by tools of its own.
+        CallRecord {
+            tools: tools(&["read"]),
+            ..call(&[system(), user("python3 -m pytest tests/test_a.py")], said("x"), &[9], &[10])
+        },
+    ]);
+    let roles: Vec<_> = origins(&built).iter().map(|(role, ..)| *role).collect();
+    use CallRole::{Main, Side, SubAgent};
+    assert_eq!(roles, [Main, Side, Side, Main, SubAgent]);
+    assert_eq!(built.trajectory.tokens.trained, 3);
+}
+
+#[test]
+fn replies_without_a_word_and_sessions_of_one_role_are_told_too() {
+    let empty = json!({"role": "assistant", "content": ""});
+    let then = [system(), user("fix it"), empty.clone(), user("go on")];
+    let calls = [
+        working(&[system(), user("fix it")], empty, &[1], &[2]),
+        working(&then, said("done"), &[3], &[4]),
+    ];
+    let built = built(&calls);
+    assert!(origins(&built).iter().all(|(role, ..)| *role == CallRole::Main));
+
+    let session = recorded(&calls);
+    let options = BuildOptions {
+        strategy: TrajectoryStrategy::PrefixMerging,
+        train_roles: vec![CallRole::SubAgent],
+    };
+    let none = build(&session, options, None).trajectory;
+    verify(&none, &session).unwrap();
+    assert_eq!((none.traces.len(), none.tokens.trained), (0, 0));
+    assert_eq!(none.tokens.untrained[&UntrainedReason::SideCall], 2);
+}

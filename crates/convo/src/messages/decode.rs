@@ -41,10 +41,6 @@ const REFUSED: &[(&str, &str)] = &[
     (THREAD, "send the whole conversation in `messages`"),
 ];
 
-/// Claude Code begins its system text with such a line. It changes between otherwise equal
-/// prompts, and Anthropic's servers take it out before the model sees it.
-const BILLING_HEADER: &str = "x-anthropic-billing-header:";
-
 pub(crate) fn decode(body: Fields<'_>, purpose: Purpose) -> Result<Request, DecodeError> {
     let root = Path::Root;
     let mut request = Request::new(Dialect::Messages, "");
@@ -162,23 +158,10 @@ fn system_message(
     losses: &mut Losses,
 ) -> Result<Option<Message>, DecodeError> {
     let blocks = text_blocks(value, at, losses)?;
-    let mut kept = Vec::with_capacity(blocks.len());
-    for block in blocks {
-        match block {
-            Block::Text(text) if text.starts_with(BILLING_HEADER) => {
-                losses.note(LossKind::BillingHeaderDropped, at);
-                if let Some((_, rest)) = text.split_once('\n').filter(|(_, rest)| !rest.is_empty())
-                {
-                    kept.push(Block::Text(rest.to_owned()));
-                }
-            }
-            other => kept.push(other),
-        }
-    }
-    if kept.len() > 1 {
+    if blocks.len() > 1 {
         losses.note(LossKind::TextBlocksJoined, at);
     }
-    Ok((!kept.is_empty()).then(|| Message::new(Role::System, kept)))
+    Ok((!blocks.is_empty()).then(|| Message::new(Role::System, blocks)))
 }
 
 fn text_blocks(

@@ -52,6 +52,13 @@ async fn a_program_pointed_at_the_proxy_gives_a_trajectory() {
     let (_, list) = call(Method::GET, url(control, "/sessions"), "token", None).await;
     assert_eq!((list[0]["calls"].as_u64(), list.as_array().unwrap().len()), (Some(1), 1));
     let path = format!("/sessions/{}", opened["session_id"].as_str().unwrap());
+    // What is refused leaves the session open, and listed as such.
+    let wrong = format!("{path}?train_roles=main,boss");
+    let (status, said) = call(Method::DELETE, url(control, &wrong), "token", None).await;
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{said}");
+    assert!(said.to_string().contains("train_roles"), "{said}");
+    let (_, list) = call(Method::GET, url(control, "/sessions"), "token", None).await;
+    assert_eq!(list.as_array().unwrap().len(), 1);
     let (status, closed) = call(Method::DELETE, url(control, &path), "token", None).await;
     assert_eq!(status, StatusCode::OK, "{closed}");
     let trace = &closed["trajectory"]["traces"][0];

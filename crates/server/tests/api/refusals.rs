@@ -75,6 +75,48 @@ async fn a_bad_task_is_told_every_wrong_field() {
             ],
         ),
         (
+            json!({ "harness": shell, "train_roles": ["main", "subagent"], "history": "as_is" }),
+            vec![
+                "train_roles[1]: must be one of `main`, `sub_agent`, `title`, `summary`, `probe`",
+                "history: must be `restored` or `as_sent`, not `as_is`",
+            ],
+        ),
+        (
+            json!({ "harness": shell, "train_roles": [] }),
+            vec!["train_roles: names no role, so that nothing would be trained"],
+        ),
+        (
+            json!({ "harness": { "name": "shell", "command": "true", "keep": "billing_line",
+                "skills": [{}] } }),
+            vec![
+                "harness.keep: must be an array, not string \"billing_line\"",
+                "harness.skills[0].name: is missing",
+            ],
+        ),
+        (
+            json!({ "harness": { "name": "shell", "command": "true",
+                "mcp_servers": [{ "name": "a b", "comand": "x" }] } }),
+            vec![
+                "harness.mcp_servers[0].comand: is not a field; did you mean `command`?",
+                "harness.mcp_servers[0].name: must be up to 64 letters",
+            ],
+        ),
+        (
+            json!({ "harness": { "name": "shell", "command": "true",
+                "mcp_servers": [{ "name": "a", "url": "ftp://a" }, { "name": "a", "command": "" }],
+                "skills": [
+                    { "name": "a", "path": "a" },
+                    { "name": "b", "content": "---\nname: c\ndescription: d\n---\n" },
+                ] } }),
+            vec![
+                "harness.mcp_servers[0].url: must start with http:// or https://",
+                "harness.mcp_servers[1].name: the name \"a\" appears twice",
+                "harness.mcp_servers[1].command: must not be empty",
+                "harness.skills[0].path: must be an absolute folder",
+                "harness.skills[1].content: calls the skill \"c\"",
+            ],
+        ),
+        (
             json!({ "harness": shell, "runtime": "podman" }),
             vec!["runtime: unknown runtime \"podman\""],
         ),

@@ -305,6 +305,88 @@ fn claude_code_gets_the_smallest_clean_set_up() {
     assert!(!all.env.contains_key("CLAUDE_CODE_DISABLE_EXPERIMENTAL_BETAS"));
 }
 
+/// A request as Claude Code sends it.
+fn claude_codes_request() -> polar_convo::Request {
+    let line = "x-anthropic-billing-header: cc_version=2.1.332.8f3; cc_entrypoint=sdk-cli;";
+    let texts = [line, "You are Claude Code.", "Use the tools."];
+    let system: Vec<_> = texts.iter().map(|text| json!({"type": "text", "text": text})).collect();
+    let body = json!({"model": "m", "max_tokens": 8, "system": system,
+        "messages": [{"role": "user", "content": line}]});
+    polar_convo::Dialect::Messages.decode_request(body.to_string().as_bytes()).unwrap()
+}
+
+#[test]
+fn claude_codes_billing_line_is_taken_out_by_a_rule_that_a_task_can_switch_off() {
+    let adapter = HarnessAdapter::shipped("claude_code").unwrap();
+    for (keep, applied) in [(vec![], json!({"billing_line": 1})), (vec!["billing_line"], json!({}))]
+    {
+        let keep: Vec<_> = keep.into_iter().map(str::to_owned).collect();
+        let rules = polar_convo::Normaliser::new(&adapter.rules(&keep).normalise).unwrap();
+        let mut request = claude_codes_request();
+        assert_eq!(json!(rules.apply(&mut request)), applied);
+        let messages = polar_convo::chat_messages(&request);
+        let system = messages[0]["content"].to_string();
+        assert_eq!(system.contains("x-anthropic-billing-header"), !keep.is_empty(), "{system}");
+        assert!(system.contains("You are Claude Code."), "{system}");
+        // What the user says is the user's.
+        assert!(messages[1]["content"].to_string().contains("cc_version"));
+    }
+}
+
+#[test]
+fn a_summary_that_claude_codes_sub_agent_asks_for_is_a_summary() {
+    let rules = HarnessAdapter::shipped("claude_code").unwrap().rules(&[]);
+    let ask = |text: &str| json!({"role": "user", "content": text});
+    let prompts = [
+        vec![ask("find the failing test")],
+        vec![ask("Your task is to create a detailed summary of the conversation so far.")],
+    ];
+    let calls = prompts.map(|messages| polar_record::CallRecord {
+        meta: polar_record::CallMeta {
+            call_id: polar_types::CallId::of_index(0),
+            dialect: "messages".to_owned(),
+            stream: true,
+            model: "policy".to_owned(),
+            started_at_ms: 0,
+            duration_ms: 0,
+            sampled_tokens: 1,
+            prompt_tokens: 1,
+            cached_tokens: None,
+            finish_reason: "stop".to_owned(),
+            engine_finish: "stop".to_owned(),
+            weight_versions: Vec::new(),
+            sampling: json!({}),
+            logprob_mode: "raw".to_owned(),
+            extra: Map::new(),
+            error: None,
+            headers: [("x-claude-code-agent-id".to_owned(), "a1".to_owned())].into(),
+        },
+        messages,
+        tools: Some(json!([{"type": "function", "function": {"name": "Read"}}])),
+        reply: json!({"role": "assistant", "content": "x"}),
+        prompt_ids: Some(vec![1]),
+        sampled_ids: Some(vec![2]),
+        logprobs: vec![Some(-1.0)],
+    });
+    let header = polar_record::SessionHeader {
+        session_id: "a-s0".parse().unwrap(),
+        task_id: "a".parse().unwrap(),
+        group_id: "a-g".parse().unwrap(),
+        attempt: 1,
+        epoch: 0,
+        created_at_ms: 0,
+        engine: Value::Null,
+        rules,
+    };
+    let calls = calls.iter().map(|call| (call, Some(true)));
+    let session = polar_record::RecordedSession::from_calls(&header, calls).unwrap();
+    let strategy = polar_types::TrajectoryStrategy::PrefixMerging;
+    let built = polar_trajectory::build(&session, strategy, None);
+    let roles: Vec<_> =
+        built.calls.iter().filter_map(|call| call.origin.as_ref().map(|o| o.role)).collect();
+    assert_eq!(roles, [polar_types::CallRole::SubAgent, polar_types::CallRole::Summary]);
+}
+
 #[test]
 fn codex_gets_a_gateway_of_its_own_and_no_others() {
     let adapter = HarnessAdapter::shipped("codex").unwrap();

@@ -67,10 +67,10 @@ impl<'a> Conversation<'a> {
         let call = &self.session.calls()[index as usize];
         self.fronts.push(self.numbers(index, 0..1).first().copied());
         let predecessor = self.find_predecessor(index, earlier);
-        if let (Some(before), true) = (predecessor, call.tools_number().is_some()) {
-            self.leads_to_tools[before as usize] = true;
-        }
         self.predecessors.push(predecessor);
+        if call.tools_number().is_some() {
+            self.note_way_to_tools(index);
+        }
 
         let reply = said(&self.session.reply(call));
         for id in &reply.call_ids {
@@ -83,6 +83,15 @@ impl<'a> Conversation<'a> {
             self.with_arguments.push(index);
         }
         self.replies.push(reply);
+    }
+
+    /// Marks all that a call with tools goes on from, each at most once.
+    fn note_way_to_tools(&mut self, index: u32) {
+        let mut at = self.predecessors[index as usize];
+        while let Some(before) = at.filter(|call| !self.leads_to_tools[*call as usize]) {
+            self.leads_to_tools[before as usize] = true;
+            at = self.predecessors[before as usize];
+        }
     }
 
     /// The messages of a prompt, first to last. Reads little more of them than is taken.
@@ -122,15 +131,32 @@ impl<'a> Conversation<'a> {
     }
 
     fn find_predecessor(&self, index: u32, earlier: &Replies) -> Option<u32> {
-        let front = self.front(index);
         let prompt = self.prompt_backwards(index);
         prompt.filter(|message| message.role == "assistant").find_map(|message| {
             let by_id = message.call_ids.iter().find_map(|id| earlier.by_call_id.get(id));
-            let calls = by_id.or_else(|| earlier.by_text.get(message.text.trim()))?;
-            // Ids and short texts may come again in another conversation of the session.
-            let own = calls.iter().rfind(|call| self.front(**call) == front);
-            own.or(calls.last()).copied()
+            if let Some(calls) = by_id {
+                return self.closest(index, calls).map(|(call, _)| call);
+            }
+            let text = message.text.trim();
+            let (call, shared) = self.closest(index, earlier.by_text.get(text)?)?;
+            // What anybody may say is known only in a conversation that it was said in.
+            (shared > 0 || text.chars().count() >= TELLING_CHARS).then_some(call)
         })
+    }
+
+    /// The latest of `calls` whose messages and reply a prompt begins with, else the latest of
+    /// those that share most of its messages, and how many. Ids and short texts may come again
+    /// in another conversation of the session, even in one of the same program.
+    fn closest(&self, index: u32, calls: &[u32]) -> Option<(u32, usize)> {
+        let tree = self.session.messages_tree();
+        let of = |call: u32| &self.session.calls()[call as usize];
+        let shared = |call: u32| {
+            let shared = tree.shared_depth(of(index).exchange_end(), of(call).exchange_end());
+            (call, shared.min(of(index).prompt_messages()))
+        };
+        let mut latest = calls.iter().rev().map(|call| shared(*call));
+        let whole = latest.find(|(call, shared)| *shared == of(*call).exchange_end().depth());
+        whole.or_else(|| calls.iter().map(|call| shared(*call)).max_by_key(|(_, shared)| *shared))
     }
 
     /// The call that gave a tool what this new conversation begins with.
@@ -144,19 +170,24 @@ impl<'a> Conversation<'a> {
             .map(|message| message.text.trim())
             .collect();
         let starts = |call: &&u32| {
-            self.replies[**call as usize].arguments.iter().any(|argument| {
-                let argument = argument.trim();
-                let is_telling = argument.chars().count() >= TELLING_CHARS;
-                // Harnesses put their own words before or around what the agent said.
-                let is_asked = |text: &&str| {
-                    text.ends_with(argument)
-                        || (text.contains(argument) && argument.len() * 2 >= text.len())
-                };
-                is_telling && asked.iter().any(is_asked)
+            let arguments = &self.replies[**call as usize].arguments;
+            arguments.iter().map(|argument| argument.trim()).any(|argument| {
+                is_asked(&asked, argument) && !self.was_told(index, **call, argument)
             })
         };
         let earlier = self.with_arguments.partition_point(|call| *call < index);
         self.with_arguments[..earlier].iter().rev().find(starts).copied()
+    }
+
+    /// Whether words that a call gave a tool were the user's, and what was asked with them
+    /// looks like no agent's work: a title for them, or the same work begun anew.
+    fn was_told(&self, index: u32, starter: u32, words: &str) -> bool {
+        let tools = |call: u32| self.session.calls()[call as usize].tools_number();
+        let is_anew = self.front(index) == self.front(starter) && tools(index) == tools(starter);
+        (is_anew || tools(index).is_none())
+            && self
+                .prompt(starter)
+                .any(|message| message.role == "user" && message.text.contains(words))
     }
 
     /// Whether a prompt holds words of an earlier reply outside replies of its own. Of a
@@ -180,6 +211,15 @@ impl<'a> Conversation<'a> {
     fn message(&self, number: u32) -> &Said {
         self.read[number as usize].get_or_init(|| said(&self.session.message(number)))
     }
+}
+
+/// Whether what is asked is an argument of a call. Harnesses put their own words before or around
+/// what the agent said.
+fn is_asked(asked: &[&str], argument: &str) -> bool {
+    let is_in = |text: &&str| {
+        text.ends_with(argument) || (argument.len() * 2 >= text.len() && text.contains(argument))
+    };
+    argument.chars().count() >= TELLING_CHARS && asked.iter().any(is_in)
 }
 
 fn said(message: &Value) -> Said {

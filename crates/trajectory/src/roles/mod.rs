@@ -11,7 +11,9 @@
 //! | anything else | main | `first`, `same_system`, `other_system` |
 //!
 //! A reply is recognised by its tool calls' ids, which every harness keeps, or by its text:
-//! harnesses change much else of their own history.
+//! harnesses change much else of their own history. Where several replies fit, it is the one whose
+//! conversation the prompt shares most of. What a tool was given starts no sub-agent where the
+//! user had said it before, and no tools are offered or the same program begins anew.
 
 mod conversation;
 mod rules;

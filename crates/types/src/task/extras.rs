@@ -135,14 +135,26 @@ impl Skill {
                 skill_example(name),
             )),
             (Some(content), None) => {
-                let lacks = |key: &str| !front_matter(content).any(|line| line.starts_with(key));
-                if lacks("name:") || lacks("description:") {
-                    problems.push(FieldProblem::new(
-                        format!("{at}.content"),
+                let said =
+                    |key: &str| front_matter(content).find_map(|line| line.strip_prefix(key));
+                let at = format!("{at}.content");
+                match (said("name:"), said("description:")) {
+                    (Some(called), Some(_)) => {
+                        let called = called.trim().trim_matches(['"', '\'']);
+                        if called != name {
+                            problems.push(FieldProblem::new(
+                                at,
+                                format!("calls the skill {called:?}, and its `name` is {name:?}"),
+                                skill_text(name),
+                            ));
+                        }
+                    }
+                    _ => problems.push(FieldProblem::new(
+                        at,
                         "must start with front matter that has `name` and `description`; \
                          without them no agent program lists the skill",
                         skill_text(name),
-                    ));
+                    )),
                 }
             }
             (None, Some(path)) if !path.starts_with('/') || path.split('/').any(|p| p == "..") => {
