@@ -334,14 +334,26 @@ fn claude_codes_billing_line_is_taken_out_by_a_rule_that_a_task_can_switch_off()
 }
 
 #[test]
-fn a_summary_that_claude_codes_sub_agent_asks_for_is_a_summary() {
-    let rules = HarnessAdapter::shipped("claude_code").unwrap().rules(&[]);
+fn a_summary_that_a_sub_agent_asks_for_is_a_summary() {
     let ask = |text: &str| json!({"role": "user", "content": text});
-    let prompts = [
-        vec![ask("find the failing test")],
-        vec![ask("Your task is to create a detailed summary of the conversation so far.")],
-    ];
-    let calls = prompts.map(|messages| polar_record::CallRecord {
+    let asked = ask("Your task is to create a detailed summary of the conversation so far.");
+    assert_summary_of_sub_agent("claude_code", "x-claude-code-agent-id", vec![asked], true);
+    let system = "You are a context summarization agent.";
+    let asked = vec![json!({"role": "system", "content": system}), ask("x")];
+    assert_summary_of_sub_agent("opencode", "x-parent-session-id", asked, false);
+}
+
+fn assert_summary_of_sub_agent(
+    harness: &str,
+    header_of_sub_agents: &str,
+    summary: Vec<Value>,
+    with_tools: bool,
+) {
+    let rules = HarnessAdapter::shipped(harness).unwrap().rules(&[]);
+    let tools = json!([{"type": "function", "function": {"name": "Read"}}]);
+    let work = vec![json!({"role": "user", "content": "find the failing test"})];
+    let prompts = [(work, Some(tools.clone())), (summary, with_tools.then_some(tools))];
+    let calls = prompts.map(|(messages, tools)| polar_record::CallRecord {
         meta: polar_record::CallMeta {
             call_id: polar_types::CallId::of_index(0),
             dialect: "messages".to_owned(),
@@ -359,10 +371,10 @@ fn a_summary_that_claude_codes_sub_agent_asks_for_is_a_summary() {
             logprob_mode: "raw".to_owned(),
             extra: Map::new(),
             error: None,
-            headers: [("x-claude-code-agent-id".to_owned(), "a1".to_owned())].into(),
+            headers: [(header_of_sub_agents.to_owned(), "a1".to_owned())].into(),
         },
         messages,
-        tools: Some(json!([{"type": "function", "function": {"name": "Read"}}])),
+        tools,
         reply: json!({"role": "assistant", "content": "x"}),
         prompt_ids: Some(vec![1]),
         sampled_ids: Some(vec![2]),
@@ -384,7 +396,11 @@ fn a_summary_that_claude_codes_sub_agent_asks_for_is_a_summary() {
     let built = polar_trajectory::build(&session, strategy, None);
     let roles: Vec<_> =
         built.calls.iter().filter_map(|call| call.origin.as_ref().map(|o| o.role)).collect();
-    assert_eq!(roles, [polar_types::CallRole::SubAgent, polar_types::CallRole::Summary]);
+    assert_eq!(
+        roles,
+        [polar_types::CallRole::SubAgent, polar_types::CallRole::Summary],
+        "{harness}"
+    );
 }
 
 #[test]
