@@ -240,6 +240,38 @@ fn what_nothing_tells_is_placed_by_tools_and_front() {
 }
 
 #[test]
+fn what_a_tool_asks_of_a_model_is_its_own_work() {
+    let asked = json!({"url": "http://a", "prompt": "say what the page is about"});
+    let page = [user("A page.\nsay what the page is about")];
+    let ask = [system(), user("fix it")];
+    let built = built(&[
+        working(&ask, calling("c1", &asked), &[1], &[2]),
+        call(&page, said("about a"), &[3], &[4]),
+        working(&page, said("about a"), &[5], &[6]),
+    ]);
+    assert_eq!(
+        origins(&built)[1..],
+        [
+            (CallRole::Side, "started_by_call", Some("c00000")),
+            (CallRole::SubAgent, "started_by_call", Some("c00000")),
+        ]
+    );
+}
+
+#[test]
+fn a_call_that_goes_on_without_tools_is_only_guessed_to_be_the_agents() {
+    let ask = [system(), user("fix it")];
+    let last = [system(), user("fix it"), said("looking"), user("now answer without tools")];
+    let built = built(&[
+        working(&ask, said("looking"), &[1], &[2]),
+        call(&last, said("done"), &[1, 2, 3], &[4]),
+    ]);
+    let origin = built.calls[1].origin.as_ref().unwrap();
+    assert_eq!((origin.role, origin.confidence), (CallRole::Main, Confidence::Guessed));
+    assert_eq!(built.calls[0].origin.as_ref().unwrap().confidence, Confidence::Likely);
+}
+
+#[test]
 fn a_program_that_never_offers_tools_works_without_them() {
     let built = built(&[
         call(&[system(), user("fix it")], said("```ls```"), &[1], &[2]),

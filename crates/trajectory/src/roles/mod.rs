@@ -6,7 +6,7 @@
 //! | the prompt holds an earlier reply | that call's, unless it was a title, a summary or a probe | `continues` |
 //! | the same was asked before | that call's | `retry` |
 //! | the prompt holds an earlier summary | that of the conversation summed up | `after_summary` |
-//! | a new conversation begins with what an earlier call gave a tool | sub-agent | `started_by_call` |
+//! | a new conversation begins with what an earlier call gave a tool | sub-agent; side where it offers no tools while other calls do | `started_by_call` |
 //! | it offers no tools, while other calls do and none of them goes on from it | side | `no_tools` |
 //! | anything else | main | `first`, `same_system`, `other_system` |
 //!
@@ -94,13 +94,21 @@ impl Assigner<'_> {
     fn by_place(&self, index: u32, retried: Option<u32>) -> CallOrigin {
         use CallRole::{Main, Side, SubAgent};
         let is_line = |call: &u32| matches!(self.origin_of(*call).role, Main | SubAgent | Side);
+        let has_tools = |call: u32| self.session.calls()[call as usize].tools_number().is_some();
+        let is_alone = !has_tools(index) && !self.conversation.leads_to_tools(index);
         if let Some(before) = self.conversation.predecessor(index).filter(is_line) {
-            return self.like(before, "continues");
+            let mut origin = self.like(before, "continues");
+            // The agent's last word, or a look back over its work that nobody has a rule for.
+            if is_alone && has_tools(before) {
+                origin.confidence = Confidence::Guessed;
+            }
+            return origin;
         }
         if let Some(retried) = retried {
             return self.like(retried, "retry");
         }
-        if let Some(summary) = self.summary_behind(index) {
+        let helps = is_alone && self.offers_tools;
+        if let (false, Some(summary)) = (helps, self.summary_behind(index)) {
             let summed_up = self.origin_of(summary).parent.as_ref();
             let summed_up = summed_up.and_then(|id| self.index_of(id));
             let role = summed_up.map_or(Main, |call| self.origin_of(call).role);
@@ -109,11 +117,13 @@ impl Assigner<'_> {
         }
         if let Some(starter) = self.conversation.starter(index) {
             let parent = Some(self.id(starter));
-            return told(SubAgent, Confidence::Likely, "started_by_call", parent);
+            return match helps {
+                // What a tool asks of a model to do its own work.
+                true => told(Side, Confidence::Guessed, "started_by_call", parent),
+                false => told(SubAgent, Confidence::Likely, "started_by_call", parent),
+            };
         }
-        let call = &self.session.calls()[index as usize];
-        let is_alone = call.tools_number().is_none() && !self.conversation.leads_to_tools(index);
-        if is_alone && self.offers_tools {
+        if helps {
             return told(Side, Confidence::Guessed, "no_tools", None);
         }
         let fronts = || (0..index).filter(|call| self.origin_of(*call).role == Main);
