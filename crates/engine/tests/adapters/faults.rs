@@ -59,7 +59,8 @@ async fn a_body_that_ends_without_its_mark_is_an_error() {
 async fn a_cut_connection_is_an_error() {
     let error = error_of(|| Answer::Cut(without_end())).await;
     assert_eq!(error.class, ErrorClass::Unavailable);
-    assert!(error.message.contains("broke"), "{error}");
+    // The words by which agents tell that a call is to be made again.
+    assert!(error.message.contains("connection lost"), "{error}");
 }
 
 #[tokio::test]
