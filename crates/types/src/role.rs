@@ -90,7 +90,7 @@ pub struct CallOrigin {
     /// How sure that is.
     pub confidence: Confidence,
     /// What decided: a rule of the adapter by its name, or `continues`, `retry`,
-    /// `started_by_call`, `after_summary`, `no_tools`, `first`, `other_system`.
+    /// `started_by_call`, `after_summary`, `no_tools`, `first`, `same_system`, `other_system`.
     pub by: String,
     /// The call it comes from: the one that started a sub-agent, the conversation that was
     /// summed up, the summary that a new conversation goes on from.

@@ -904,7 +904,7 @@ class CallOrigin(Model):
 
     by: str
     """What decided: a rule of the adapter by its name, or `continues`, `retry`,
-    `started_by_call`, `after_summary`, `no_tools`, `first`, `other_system`.
+    `started_by_call`, `after_summary`, `no_tools`, `first`, `same_system`, `other_system`.
     """
 
     parent: Optional[CallId] = None
