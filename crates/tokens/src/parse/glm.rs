@@ -97,7 +97,7 @@ impl Glm {
             }
             (place, mark) => {
                 match mark {
-                    CLOSE => self.take_into_call(mark),
+                    CLOSE => self.pending.move_onto(&mut self.call.raw, mark.len()),
                     _ => self.call.found(Fault::Unclosed),
                 }
                 match place {
@@ -113,13 +113,8 @@ impl Glm {
     }
 
     fn go(&mut self, place: Place, mark: &str) {
-        self.take_into_call(mark);
+        self.pending.move_onto(&mut self.call.raw, mark.len());
         self.place = place;
-    }
-
-    fn take_into_call(&mut self, mark: &str) {
-        let mark = self.pending.take(mark.len());
-        self.call.raw.push_str(mark);
     }
 }
 

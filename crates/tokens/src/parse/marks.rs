@@ -86,6 +86,11 @@ impl Pending {
         &self.text[from..self.taken]
     }
 
+    /// Takes the first `bytes` out and adds them to `text`.
+    pub(super) fn move_onto(&mut self, text: &mut String, bytes: usize) {
+        text.push_str(self.take(bytes));
+    }
+
     /// Takes everything out.
     pub(super) fn take_all(&mut self) -> &str {
         self.take(self.text.len() - self.taken)

@@ -92,7 +92,7 @@ impl QwenCoder {
                 self.call = TypedCall::begin("");
                 self.tagged = mark == OPEN;
                 self.place = if self.tagged { Place::Opened } else { Place::FunctionName };
-                self.take_into_call(mark);
+                self.pending.move_onto(&mut self.call.raw, mark.len());
             }
             (Place::Opened, FUNCTION) => self.go(Place::FunctionName, mark),
             (Place::FunctionName, ">") => {
@@ -110,7 +110,7 @@ impl QwenCoder {
                 let value = value.strip_suffix('\n').unwrap_or(value);
                 self.call.member(&self.tools, (&self.key, value), Untyped::Text, out);
                 if mark == PARAMETER_END {
-                    self.take_into_call(mark);
+                    self.pending.move_onto(&mut self.call.raw, mark.len());
                 } else {
                     self.call.found(Fault::Unclosed);
                 }
@@ -124,7 +124,7 @@ impl QwenCoder {
                     Fault::Unclosed
                 });
                 if mark == CLOSE {
-                    self.take_into_call(mark);
+                    self.pending.move_onto(&mut self.call.raw, mark.len());
                 }
                 match self.place {
                     Place::Between => self.call.end(out),
@@ -153,13 +153,8 @@ impl QwenCoder {
     }
 
     fn go(&mut self, place: Place, mark: &str) {
-        self.take_into_call(mark);
+        self.pending.move_onto(&mut self.call.raw, mark.len());
         self.place = place;
-    }
-
-    fn take_into_call(&mut self, mark: &str) {
-        let mark = self.pending.take(mark.len());
-        self.call.raw.push_str(mark);
     }
 }
 
