@@ -66,6 +66,8 @@ def _vllm(folder: Path, model: Path, address: list[str]):
     line += ["--max-model-len", str(CONTEXT), "--max-num-seqs", "8"]
     # Seeded requests kill the CPU engine when one of them is prefilled in pieces.
     line += ["--max-num-batched-tokens", str(CONTEXT), "--enable-prompt-tokens-details"]
+    # Opens `/inference/v1/generate`, which takes and gives ids.
+    line += ["--enable-scale-out"]
     return line, {
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_SERVER_DEV_MODE": "1",

@@ -48,10 +48,55 @@ def questions(engine: str):
     yield "no_such_id.json", {**greedy, "logit_bias": {"-1": 0}}
 
 
+# WEATHER by the tiny model's template and tokenizer, and what the model replies to it.
+PROMPT = [521, 335, 198, 423, 292, 269, 283, 284, 471, 30, 522, 198, 521, 328, 198]
+REPLY = [527, 40, 360, 363, 374, 366, 371, 13, 528, 322, 283, 284, 470, 292, 463, 332, 0, 522]
+
+
+def token_questions(engine: str):
+    """Name, path and body of questions with ids in."""
+    stop = {"stop": [" in", " how"]}
+    too_long = [5] * 20000
+    if engine == "llama":
+        ask = {"prompt": PROMPT, "n_predict": 24, "temperature": 0, "top_k": 0, "top_p": 1, "min_p": 0}
+        ask = {**ask, "n_probs": 1, "return_tokens": True}
+        yield "ids.json", "/completion", ask
+        yield "ids_stop.json", "/completion", {**ask, **stop}
+        yield "ids_too_long.json", "/completion", {**ask, "prompt": too_long}
+    if engine == "sglang":
+        sampling = {"max_new_tokens": 24, "temperature": 0}
+        ask = {"input_ids": PROMPT, "return_logprob": True, "sampling_params": sampling}
+        for suffix, form in ((".json", {}), (".sse", {"stream": True})):
+            yield f"ids{suffix}", "/generate", {**ask, **form}
+            yield f"ids_stop{suffix}", "/generate", {**ask, **form, "sampling_params": {**sampling, **stop}}
+            yield f"ids_too_long{suffix}", "/generate", {**ask, **form, "input_ids": too_long}
+        mask = {"return_sampling_mask": True, "sampling_params": {**sampling, "temperature": 1, "top_k": 3}}
+        yield "ids_mask.json", "/generate", {**ask, **mask}
+        scores = {"max_new_tokens": 0, "temperature": 1}
+        ask = {**ask, "sampling_params": scores, "logprob_start_len": len(PROMPT) - 1}
+        yield "scores.json", "/generate", {**ask, "input_ids": PROMPT + REPLY}
+    if engine == "vllm":
+        sampling = {"max_tokens": 24, "temperature": 0, "logprobs": 0}
+        ids = {"model": tiny_model.NAME, "token_ids": PROMPT}
+        text = {"model": tiny_model.NAME, "prompt": PROMPT, "return_token_ids": True, **sampling}
+        streamed = {"stream": True, "stream_options": {"include_usage": True}}
+        for suffix, form in ((".json", {}), (".sse", streamed)):
+            for name, more in (("", {}), ("_stop", stop)):
+                generate = {**ids, **form, "sampling_params": {**sampling, **more}}
+                yield f"generate{name}{suffix}", "/inference/v1/generate", generate
+                yield f"completion{name}{suffix}", "/v1/completions", {**text, **form, **more}
+        too_long = {**ids, "token_ids": too_long, "sampling_params": sampling}
+        yield "generate_too_long.json", "/inference/v1/generate", too_long
+        scores = {"prompt_logprobs": 0, "max_tokens": 1, "temperature": 0}
+        scores = {"model": tiny_model.NAME, "prompt": PROMPT + REPLY, **scores}
+        yield "scores.json", "/v1/completions", scores
+
+
 def ask_until(url: str, body: dict, wanted) -> bytes:
     """Asks with one seed after the other until the reply is as wanted."""
     for seed in range(200):
-        reply = ask(url, {**body, "seed": seed} if body["temperature"] else body)
+        body = {**body, "seed": seed} if body["temperature"] else body
+        reply = ask(url, "/v1/chat/completions", body)
         if wanted(reply):
             return reply
     raise SystemExit("no seed gives such a reply")
@@ -61,9 +106,9 @@ def calls_a_tool(reply: bytes) -> bool:
     return re.search(rb'"tool_calls": ?\[\{', reply) is not None
 
 
-def ask(url: str, body: dict) -> bytes:
+def ask(url: str, path: str, body: dict) -> bytes:
     request = urllib.request.Request(
-        f"{url}/v1/chat/completions",
+        f"{url}{path}",
         json.dumps(body).encode(),
         {"Content-Type": "application/json"},
     )
@@ -85,6 +130,9 @@ def main() -> None:
         for name, body in questions(engine):
             wanted = calls_a_tool if name.startswith("tool") else bool
             (target / name).write_bytes(ask_until(url, body, wanted))
+            print(f"{engine}/{name}")
+        for name, path, body in token_questions(engine):
+            (target / name).write_bytes(ask(url, path, body))
             print(f"{engine}/{name}")
 
 

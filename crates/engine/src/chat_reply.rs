@@ -106,8 +106,8 @@ pub(crate) struct Logprobs {
 pub(crate) struct Logprob {
     #[serde(default)]
     pub(crate) logprob: Option<f32>,
-    /// llama.cpp only.
-    #[serde(default)]
+    /// llama.cpp, and vLLM where it gives ids.
+    #[serde(default, alias = "token_id")]
     pub(crate) id: Option<u32>,
 }
 
@@ -288,10 +288,15 @@ pub(crate) struct Finish {
 
 impl Finish {
     pub(crate) fn take(&mut self, choice: &mut Choice) {
-        if let Some(reason) = choice.finish_reason.take() {
-            self.reason = Some(reason);
+        let mark = choice.stop_reason.take().or(choice.matched_stop.take());
+        self.note(choice.finish_reason.take(), mark);
+    }
+
+    pub(crate) fn note(&mut self, reason: Option<String>, mark: Option<StopMark>) {
+        if reason.is_some() {
+            self.reason = reason;
         }
-        match choice.stop_reason.take().or(choice.matched_stop.take()) {
+        match mark {
             Some(StopMark::Text(text)) => self.stop_sequence = Some(text),
             Some(StopMark::Token(id)) => self.stop_token = Some(id),
             None => {}

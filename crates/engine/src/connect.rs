@@ -9,6 +9,7 @@ use crate::prompt_end::PromptEnd;
 use crate::sglang::{MODEL_INFO, Sglang};
 use crate::transport::{Timeouts, Transport};
 use crate::vllm::{CHAT, Vllm, WEIGHT_INFO};
+use crate::vllm_tokens;
 use crate::{Engine, EngineError, EngineInfo, EngineKind};
 use polar_types::ErrorClass;
 use serde::Deserialize;
@@ -65,8 +66,8 @@ pub async fn probe(
         EngineKind::LlamaCpp => None,
         _ => Some(Arc::new(PromptEnd::learn(transport.clone(), &model.id, marks).await)),
     };
-    let engine = |info| {
-        let engine = adapter(transport.clone(), info, own_parsers.any());
+    let engine = |info, generates| {
+        let engine = adapter(transport.clone(), info, own_parsers.any(), generates);
         match (chosen, &prompt_end) {
             (Some((family, _)), Some(prompt_end)) => {
                 let prompt_end = Arc::clone(prompt_end);
@@ -76,17 +77,24 @@ pub async fn probe(
         }
     };
     let setup = Setup { parses_tools, parsers: chosen, prompt_end: prompt_end.clone() };
-    let report = probe::run(engine(info).as_ref(), setup).await?;
+    let report = probe::run(engine(info, false).as_ref(), setup).await?;
+    // Asked behind the probe, for a first generation may take minutes.
+    let generates = kind == EngineKind::Vllm && vllm_tokens::generates(&transport, &model.id).await;
     // The probe measures what logprobs mean; from here on the engine says so.
-    Ok((engine(report.info.clone()), report))
+    Ok((engine(report.info.clone(), generates), report))
 }
 
 /// How most models write reasoning.
 const USUAL_MARKS: (&str, &str) = ("<think>", "</think>");
 
-fn adapter(transport: Transport, info: EngineInfo, has_parsers: bool) -> Arc<dyn Engine> {
+fn adapter(
+    transport: Transport,
+    info: EngineInfo,
+    has_parsers: bool,
+    generates: bool,
+) -> Arc<dyn Engine> {
     match info.kind {
-        EngineKind::Vllm => Arc::new(Vllm { transport, info }),
+        EngineKind::Vllm => Arc::new(Vllm { transport, info, generates }),
         EngineKind::Sglang => Arc::new(Sglang { transport, info, streams: has_parsers }),
         EngineKind::LlamaCpp => Arc::new(LlamaCpp { transport, info }),
     }

@@ -3,8 +3,7 @@
 //! Engines word the same failure each in their own way; this is the one place that
 //! reads their words.
 
-use crate::GenerateRequest;
-use polar_convo::ContextUse;
+use polar_convo::{ContextUse, Sampling};
 use polar_types::ErrorClass;
 use serde::Deserialize;
 use std::fmt::Write as _;
@@ -43,13 +42,13 @@ impl Room {
     /// Agents made for large models ask in every call for more than a small window has
     /// left. Some engines lower such a limit by themselves; others refuse the call in the
     /// words of a prompt that is too long, at which an agent drops its history or gives up.
-    pub(crate) fn lower(self, asked: &mut GenerateRequest) {
-        asked.request.sampling.max_tokens = match self {
+    pub(crate) fn lower(self, sampling: &mut Sampling, request_id: &mut String) {
+        sampling.max_tokens = match self {
             Self::Tokens(left) => Some(left),
             Self::Untold => None,
         };
         // The engine may still know the refused one.
-        asked.request_id.push_str("-again");
+        request_id.push_str("-again");
     }
 }
 
@@ -111,7 +110,8 @@ impl EngineError {
             _ => ErrorClass::Unavailable,
         };
         let message = format!("{} (in the stream)", said.message);
-        Self { context, ..Self::new(class, message) }
+        let room = said.room().filter(|_| said.code.is_some_and(|code| code < 500));
+        Self { context, room, ..Self::new(class, message) }
     }
 }
 
@@ -204,6 +204,7 @@ impl Said {
             "total of",
             "requested",
             "prompt contains",
+            "prompt (length ",
             "input (",
             "Input length (",
             "request (",

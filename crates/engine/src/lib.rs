@@ -10,10 +10,12 @@
 //!
 //! Tool calls and reasoning are parsed by the engine, or by [`ParserOptions`] out of its raw text here.
 
+mod arrays;
 mod chat_reply;
 mod connect;
 mod error;
 mod llama_cpp;
+mod llama_tokens;
 mod parser_choice;
 mod parsing;
 mod probe;
@@ -21,9 +23,12 @@ mod prompt_end;
 mod reply_stream;
 mod request_body;
 mod sglang;
+mod sglang_tokens;
+mod token_engine;
 mod tokens;
 mod transport;
 mod vllm;
+mod vllm_tokens;
 mod weight_version;
 
 pub use connect::{EngineOptions, connect, probe};
@@ -32,6 +37,7 @@ pub use parser_choice::{ParserChoice, ParserOptions};
 pub use parsing::PARSE_FAULTS;
 pub use polar_tokens::parse::{ReasoningFormat, ToolFormat};
 pub use probe::{Check, Outcome, ProbeError, ProbeReport};
+pub use token_engine::{EngineArray, NOT_SENT, SampleRequest, TokenEngine};
 pub use transport::Timeouts;
 
 use async_trait::async_trait;
@@ -39,6 +45,7 @@ use futures_util::Stream;
 use polar_convo::{FinishReason, ReplyEvent, Request, Usage};
 use polar_types::WeightSpan;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::pin::Pin;
 
 /// Which engine it is.
@@ -117,6 +124,9 @@ pub struct EngineEnd {
     pub usage: Usage,
     /// Which weights sampled which ids of this reply; empty when the engine has no versions.
     pub weight_versions: Vec<WeightSpan>,
+    /// What the engine gives of each token besides, where it was started for it and asked to: by
+    /// the engine's name for it.
+    pub arrays: BTreeMap<String, EngineArray>,
     /// Whatever else the engine said and a trainer might want.
     pub extra: serde_json::Map<String, serde_json::Value>,
 }
@@ -138,4 +148,9 @@ pub trait Engine: Send + Sync {
 
     /// Whether the engine answers now. Used by health pages, never by the hot path.
     async fn health(&self) -> Result<(), EngineError>;
+
+    /// The side of it that takes ids, where there is one.
+    fn tokens(&self) -> Option<&dyn TokenEngine> {
+        None
+    }
 }

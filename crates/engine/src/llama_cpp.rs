@@ -22,18 +22,19 @@ use crate::transport::Transport;
 use crate::vllm::CHAT;
 use crate::{
     Engine, EngineEnd, EngineError, EngineEvent, EngineInfo, EngineStream, GenerateRequest,
+    TokenEngine,
 };
 use async_trait::async_trait;
 use polar_convo::{Request, Usage};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, OnceLock};
 use tokio_util::task::AbortOnDropHandle;
 
 /// Marks a reply whose later tokens were sampled with less context than its prompt and the tokens
 /// before them, so that its prompt's ids would be a lie.
-const CONTEXT_SHIFTED: &str = "context_shifted";
+pub(crate) const CONTEXT_SHIFTED: &str = "context_shifted";
 
 pub(crate) struct LlamaCpp {
     pub(crate) transport: Transport,
@@ -55,7 +56,7 @@ impl Engine for LlamaCpp {
         let said_prompt = Arc::new(OnceLock::new());
         let settle = settle_prompt(rendering, Arc::clone(&said_prompt), self.info.vocab_size);
         let reader = LlamaReader::new(&self.info, &request, &request_id, said_prompt);
-        let reply = self.transport.reply(CHAT, body, &request_id).await?;
+        let reply = self.transport.reply(CHAT, body, request_id.as_str()).await?;
         whole(&reply, reader, settle).await
     }
 
@@ -66,6 +67,10 @@ impl Engine for LlamaCpp {
 
     async fn health(&self) -> Result<(), EngineError> {
         self.transport.answers("/health").await
+    }
+
+    fn tokens(&self) -> Option<&dyn TokenEngine> {
+        Some(self)
     }
 }
 
@@ -87,15 +92,15 @@ impl LlamaCpp {
         body
     }
 
-    fn prompt(&self, request: &Request) -> Map<String, Value> {
+    pub(crate) fn prompt(&self, request: &Request) -> Map<String, Value> {
         prompt_body(request, &self.info.model)
     }
 }
 
 /// A prompt as the server's template and tokenizer make it.
-struct Rendered {
+pub(crate) struct Rendered {
     text: String,
-    ids: Vec<u32>,
+    pub(crate) ids: Vec<u32>,
 }
 
 #[derive(Deserialize)]
@@ -108,7 +113,10 @@ struct Tokens {
     tokens: Vec<u32>,
 }
 
-async fn render(transport: Transport, prompt: Map<String, Value>) -> Result<Rendered, EngineError> {
+pub(crate) async fn render(
+    transport: Transport,
+    prompt: Map<String, Value>,
+) -> Result<Rendered, EngineError> {
     let template: Template = transport.ask("/apply-template", &prompt).await?;
     // As the server itself tokenises a rendered chat.
     let question = json!({"content": template.prompt, "add_special": true, "parse_special": true});
@@ -276,6 +284,7 @@ impl ReplyReader for LlamaReader {
             stop_sequence: self.finish.stop_sequence.take(),
             usage,
             weight_versions: Vec::new(),
+            arrays: BTreeMap::new(),
             extra: std::mem::take(&mut self.extra),
         })
     }

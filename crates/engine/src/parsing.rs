@@ -9,7 +9,7 @@
 use crate::prompt_end::PromptEnd;
 use crate::{
     Engine, EngineEnd, EngineError, EngineEvent, EngineInfo, EngineKind, EngineStream,
-    GenerateRequest,
+    GenerateRequest, TokenEngine,
 };
 use async_trait::async_trait;
 use futures_util::{StreamExt, stream};
@@ -74,6 +74,10 @@ impl Engine for Parsing {
 
     async fn health(&self) -> Result<(), EngineError> {
         self.engine.health().await
+    }
+
+    fn tokens(&self) -> Option<&dyn TokenEngine> {
+        self.engine.tokens()
     }
 }
 

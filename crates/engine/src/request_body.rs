@@ -1,7 +1,7 @@
 //! The body of a chat completion, before an adapter adds how its engine returns ids.
 
 use crate::EngineInfo;
-use polar_convo::{Request, chat_messages, chat_tools, encode_engine_chat};
+use polar_convo::{Request, Sampling, chat_messages, chat_tools, encode_engine_chat};
 use serde_json::{Map, Value, json};
 
 /// Fields that change what comes back to Polar. A harness cannot set them; each adapter
@@ -62,6 +62,36 @@ pub(crate) fn without_model_defaults(body: &mut Map<String, Value>) {
     ];
     for (name, value) in neutral {
         body.entry(name).or_insert(value);
+    }
+}
+
+/// Sampling in the words of vLLM, which Chat and SGLang share for the most part.
+pub(crate) fn sampling_fields(sampling: &Sampling) -> Map<String, Value> {
+    let mut fields = Map::new();
+    let numbers = [
+        ("temperature", sampling.temperature.map(Value::from)),
+        ("top_p", sampling.top_p.map(Value::from)),
+        ("top_k", sampling.top_k.map(|k| if k <= 0 { -1 } else { k }.into())),
+        ("max_tokens", sampling.max_tokens.map(Value::from)),
+        ("seed", sampling.seed.map(Value::from)),
+    ];
+    for (name, number) in numbers {
+        if let Some(number) = number {
+            fields.insert(name.into(), number);
+        }
+    }
+    if !sampling.stop.is_empty() {
+        fields.insert("stop".into(), json!(sampling.stop));
+    }
+    fields
+}
+
+/// Moves the fields that are named so, as far as there are any.
+pub(crate) fn carry(from: &mut Map<String, Value>, names: &[&str], to: &mut Map<String, Value>) {
+    for name in names {
+        if let Some(value) = from.remove(*name) {
+            to.insert((*name).to_owned(), value);
+        }
     }
 }
 

@@ -18,12 +18,13 @@ use crate::vllm::{CHAT, count_tokens, settle_version};
 use crate::weight_version::{VersionPage, VersionWatch};
 use crate::{
     Engine, EngineEnd, EngineError, EngineEvent, EngineInfo, EngineStream, GenerateRequest,
+    TokenEngine,
 };
 use async_trait::async_trait;
 use polar_convo::{Request, Usage};
 use polar_types::WeightSpan;
 use serde_json::{Map, Value, json};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 pub(crate) const MODEL_INFO: VersionPage = VersionPage("/model_info");
 
@@ -43,7 +44,7 @@ impl Engine for Sglang {
     async fn generate(&self, mut asked: GenerateRequest) -> Result<EngineStream, EngineError> {
         match self.generate_as(&asked).await {
             Err(EngineError { room: Some(room), .. }) => {
-                room.lower(&mut asked);
+                room.lower(&mut asked.request.sampling, &mut asked.request_id);
                 self.generate_as(&asked).await
             }
             done => done,
@@ -57,6 +58,10 @@ impl Engine for Sglang {
     async fn health(&self) -> Result<(), EngineError> {
         self.transport.answers("/health").await
     }
+
+    fn tokens(&self) -> Option<&dyn TokenEngine> {
+        Some(self)
+    }
 }
 
 impl Sglang {
@@ -69,10 +74,10 @@ impl Sglang {
         if stream {
             // Only a whole reply tells its weight versions by itself.
             let watch = VersionWatch::start(MODEL_INFO, &self.transport).await;
-            let body = self.transport.open(CHAT, body, request_id).await?;
+            let body = self.transport.open(CHAT, body, request_id.as_str()).await?;
             Ok(streamed(body, reader, settle_version(Some(watch)), self.transport.clone()))
         } else {
-            let reply = self.transport.reply(CHAT, body, request_id).await?;
+            let reply = self.transport.reply(CHAT, body, request_id.as_str()).await?;
             whole(&reply, reader, settle_version(None)).await
         }
     }
@@ -209,6 +214,7 @@ impl ReplyReader for SglangReader {
             stop_sequence: self.finish.stop_sequence.take(),
             usage,
             weight_versions,
+            arrays: BTreeMap::new(),
             extra,
         })
     }

@@ -3,6 +3,7 @@
 
 use crate::EngineError;
 use crate::chat_reply::Logprob;
+use polar_types::ErrorClass;
 
 /// The ids an engine can have.
 #[derive(Clone, Copy, Debug)]
@@ -10,13 +11,27 @@ pub(crate) struct Vocabulary(pub(crate) Option<u32>);
 
 impl Vocabulary {
     pub(crate) fn check(self, ids: &[u32]) -> Result<(), EngineError> {
-        let Some(size) = self.0 else { return Ok(()) };
-        match ids.iter().find(|id| **id >= size) {
+        match self.stranger(ids) {
             None => Ok(()),
-            Some(id) => Err(EngineError::malformed(format_args!(
-                "token id {id} is outside the vocabulary of {size}"
-            ))),
+            Some(problem) => Err(EngineError::malformed(problem)),
         }
+    }
+
+    /// The same of ids that are to be sent, before any engine sees them.
+    pub(crate) fn allows(self, ids: &[u32]) -> Result<(), EngineError> {
+        match self.stranger(ids) {
+            None => Ok(()),
+            Some(problem) => Err(EngineError::new(
+                ErrorClass::Invalid,
+                format!("{problem}, so that nothing was sent; use the served model's tokenizer"),
+            )),
+        }
+    }
+
+    fn stranger(self, ids: &[u32]) -> Option<String> {
+        let size = self.0?;
+        let id = ids.iter().find(|id| **id >= size)?;
+        Some(format!("token id {id} is outside the vocabulary of {size}"))
     }
 }
 
@@ -24,6 +39,13 @@ impl Vocabulary {
 /// both; `None` when there are not.
 pub(crate) fn pair_by_position(ids: &[u32], logprobs: &[Logprob]) -> Option<Vec<Option<f32>>> {
     (ids.len() == logprobs.len()).then(|| logprobs.iter().map(|entry| entry.logprob).collect())
+}
+
+/// The same where logprobs say which id they are of, which has to be that id.
+pub(crate) fn pair_exactly(ids: &[u32], logprobs: &[Logprob]) -> Option<Vec<Option<f32>>> {
+    let paired = pair_by_position(ids, logprobs)?;
+    let is_same = ids.iter().zip(logprobs).all(|(id, entry)| entry.id == Some(*id));
+    is_same.then_some(paired)
 }
 
 /// Pairs logprobs with ids by id, in order; ids without a logprob get none. `None` when

@@ -47,6 +47,21 @@ impl Default for Timeouts {
 /// are given up before, so that no request meets a connection being closed.
 const POOL_IDLE: Duration = Duration::from_secs(4);
 
+/// What a call is known by outside of Polar.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CallNames<'a> {
+    /// In the engine's logs.
+    pub(crate) request_id: &'a str,
+    /// To a router that keeps sessions on one replica.
+    pub(crate) session: Option<&'a str>,
+}
+
+impl<'a> From<&'a str> for CallNames<'a> {
+    fn from(request_id: &'a str) -> Self {
+        Self { request_id, session: None }
+    }
+}
+
 /// The bytes of a reply as they come.
 pub(crate) type Body = Pin<Box<dyn Stream<Item = reqwest::Result<Bytes>> + Send>>;
 
@@ -141,9 +156,9 @@ impl Transport {
         &self,
         path: &str,
         body: Vec<u8>,
-        request_id: &str,
+        names: impl Into<CallNames<'_>>,
     ) -> Result<Bytes, EngineError> {
-        let request = self.post(path, body).header("x-request-id", request_id);
+        let request = named(self.post(path, body), names.into());
         self.bytes(request, self.timeouts.call).await
     }
 
@@ -152,9 +167,9 @@ impl Transport {
         &self,
         path: &str,
         body: Vec<u8>,
-        request_id: &str,
+        names: impl Into<CallNames<'_>>,
     ) -> Result<Body, EngineError> {
-        let request = self.post(path, body).header("x-request-id", request_id);
+        let request = named(self.post(path, body), names.into());
         let deadline = Instant::now() + self.timeouts.first_byte;
         let response = self.send(request, deadline, self.timeouts.first_byte).await?;
         Ok(Box::pin(response.bytes_stream()))
@@ -241,6 +256,14 @@ impl Transport {
                 limit.as_secs_f64()
             ),
         )
+    }
+}
+
+fn named(request: RequestBuilder, names: CallNames<'_>) -> RequestBuilder {
+    let request = request.header("x-request-id", names.request_id);
+    match names.session {
+        Some(session) => request.header("x-session-id", session),
+        None => request,
     }
 }
 

@@ -13,12 +13,13 @@ use crate::transport::Transport;
 use crate::weight_version::{VersionPage, VersionWatch};
 use crate::{
     Engine, EngineEnd, EngineError, EngineEvent, EngineInfo, EngineStream, GenerateRequest,
+    TokenEngine,
 };
 use async_trait::async_trait;
 use polar_convo::{Request, Usage};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 pub(crate) const CHAT: &str = "/v1/chat/completions";
 
@@ -28,6 +29,8 @@ pub(crate) const WEIGHT_INFO: VersionPage = VersionPage("/weight_info");
 pub(crate) struct Vllm {
     pub(crate) transport: Transport,
     pub(crate) info: EngineInfo,
+    /// It takes ids where it is made for it.
+    pub(crate) generates: bool,
 }
 
 #[async_trait]
@@ -39,7 +42,7 @@ impl Engine for Vllm {
     async fn generate(&self, mut asked: GenerateRequest) -> Result<EngineStream, EngineError> {
         match self.generate_as(&asked).await {
             Err(EngineError { room: Some(room), .. }) => {
-                room.lower(&mut asked);
+                room.lower(&mut asked.request.sampling, &mut asked.request_id);
                 self.generate_as(&asked).await
             }
             done => done,
@@ -52,6 +55,10 @@ impl Engine for Vllm {
 
     async fn health(&self) -> Result<(), EngineError> {
         self.transport.answers("/health").await
+    }
+
+    fn tokens(&self) -> Option<&dyn TokenEngine> {
+        Some(self)
     }
 }
 
@@ -66,10 +73,10 @@ impl Vllm {
         let settle = settle_version(watch);
         let reader = VllmReader::new(&self.info, request, request_id);
         if request.stream {
-            let body = self.transport.open(CHAT, body, request_id).await?;
+            let body = self.transport.open(CHAT, body, request_id.as_str()).await?;
             Ok(streamed(body, reader, settle, self.transport.clone()))
         } else {
-            let reply = self.transport.reply(CHAT, body, request_id).await?;
+            let reply = self.transport.reply(CHAT, body, request_id.as_str()).await?;
             whole(&reply, reader, settle).await
         }
     }
@@ -95,7 +102,7 @@ fn name_reasoning_both_ways(message: &mut Value) {
     }
 }
 
-fn with_infinity(logprob: f32) -> f32 {
+pub(crate) fn with_infinity(logprob: f32) -> f32 {
     /// JSON has no infinity; what vLLM writes for minus infinity.
     const MINUS_INFINITY: f32 = -9999.0;
     if logprob <= MINUS_INFINITY { f32::NEG_INFINITY } else { logprob }
@@ -218,6 +225,7 @@ impl ReplyReader for VllmReader {
             stop_sequence: self.finish.stop_sequence.take(),
             usage,
             weight_versions: Vec::new(),
+            arrays: BTreeMap::new(),
             extra,
         })
     }

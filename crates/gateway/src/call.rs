@@ -132,6 +132,9 @@ impl OpenCall {
         record.meta.engine_finish.clone_from(&end.engine_finish);
         record.meta.weight_versions.clone_from(&end.weight_versions);
         record.meta.extra.extend(end.extra.clone());
+        if !end.arrays.is_empty() {
+            record.meta.extra.insert("arrays".to_owned(), json!(end.arrays));
+        }
         note_lowered_limit(&mut record.meta, limits);
         record
     }

@@ -87,8 +87,17 @@ impl FakeEngine {
 
     /// Generation requests so far.
     pub(crate) fn chats(&self) -> Vec<Asked> {
+        self.asked_at("/v1/chat/completions")
+    }
+
+    /// Requests to a path so far.
+    pub(crate) fn asked_at(&self, path: &str) -> Vec<Asked> {
         let asked = self.asked.lock().unwrap();
-        asked.iter().filter(|asked| asked.path == "/v1/chat/completions").cloned().collect()
+        asked.iter().filter(|asked| asked.path == path).cloned().collect()
+    }
+
+    pub(crate) fn last_at(&self, path: &str) -> Asked {
+        self.asked_at(path).pop().unwrap()
     }
 
     pub(crate) fn last_chat(&self) -> Asked {

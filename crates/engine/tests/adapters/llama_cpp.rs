@@ -12,7 +12,7 @@ fn recorded_reply(kind: &str) -> Value {
 }
 
 /// Plays the pages of a server whose prompt has as many tokens as the recorded one.
-fn pages(asked: &Asked) -> Answer {
+pub(crate) fn pages(asked: &Asked) -> Answer {
     match asked.path.as_str() {
         "/v1/models" => Answer::json(json!({"data": [
             {"id": "polar-tiny", "owned_by": "llamacpp", "meta": {"n_vocab": 531}},

@@ -7,6 +7,8 @@ mod fake_engine;
 mod faults;
 mod llama_cpp;
 mod parsing;
+mod place;
 mod probe;
 mod sglang;
+mod tokens;
 mod vllm;

@@ -8,7 +8,7 @@ use polar_convo::FinishReason;
 use polar_engine::{EngineKind, Outcome};
 use serde_json::json;
 
-fn pages(asked: &Asked) -> Answer {
+pub(crate) fn pages(asked: &Asked) -> Answer {
     match asked.path.as_str() {
         "/v1/models" => Answer::json(json!({"data": [
             {"id": "polar-tiny", "owned_by": "sglang", "max_model_len": 16384},

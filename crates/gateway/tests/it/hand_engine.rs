@@ -121,6 +121,7 @@ impl HandedCall {
             stop_sequence: None,
             usage: Usage { prompt_tokens, completion_tokens, ..Usage::default() },
             weight_versions: Vec::new(),
+            arrays: std::collections::BTreeMap::new(),
             extra: Map::new(),
         }));
     }

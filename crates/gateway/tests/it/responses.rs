@@ -77,6 +77,7 @@ async fn a_reply_that_failed_or_was_not_to_be_kept_is_not_gone_on_from() {
         stop_sequence: None,
         usage: polar_convo::Usage { prompt_tokens: 1, completion_tokens: 1, ..Default::default() },
         weight_versions: Vec::new(),
+        arrays: std::collections::BTreeMap::new(),
         extra: serde_json::Map::new(),
     }));
     let text = within("body", within("reply", response).await.unwrap().text()).await.unwrap();

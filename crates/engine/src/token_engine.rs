@@ -1,0 +1,119 @@
+//! The side of an engine that takes ids and gives ids.
+//!
+//! Where the caller keeps the ids of a conversation itself, neither template nor tokenizer nor parser
+//! of the engine stand between what was sampled and what the next sampling is behind. The engine's
+//! own view of a conversation is still there to compare with, see [`TokenEngine::render`].
+//!
+//! What all engines need is here: no id that the engine cannot know is ever sent (one has killed
+//! SGLang), no prompt that does not fit, and no limit that does not fit beside it.
+
+use crate::tokens::Vocabulary;
+use crate::transport::CallNames;
+use crate::{EngineError, EngineInfo, EngineStream};
+use async_trait::async_trait;
+use polar_convo::{ContextUse, Request, Sampling};
+use polar_types::ErrorClass;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use std::sync::Arc;
+
+/// One sampling behind a prompt of ids.
+#[derive(Debug, Clone)]
+pub struct SampleRequest {
+    /// The whole context.
+    pub prompt: Arc<[u32]>,
+    /// Pins applied, defaults said.
+    pub sampling: Sampling,
+    /// End-of-turn ids of the model, beside the engine's own.
+    pub stop_token_ids: Vec<u32>,
+    /// Names the call in the engine's logs.
+    pub request_id: String,
+    /// The same for all calls of one session, so that a router sends them to the replica that
+    /// has their beginning in its cache.
+    pub session: Option<String>,
+    /// Whether ids are wanted while they are sampled.
+    pub stream: bool,
+    /// Fields carried to the engine, in Chat's or the engine's own spelling. Those it has no use
+    /// for are named in [`crate::EngineEnd::extra`] under [`NOT_SENT`].
+    pub rest: Map<String, Value>,
+}
+
+/// Names the carried fields that the engine was not told, in what it says besides.
+pub const NOT_SENT: &str = "not_sent";
+
+/// An engine that takes ids.
+#[async_trait]
+pub trait TokenEngine: Send + Sync {
+    /// Samples behind the prompt. Chunks have ids and logprobs and no events: text is the caller's
+    /// part. [`crate::EngineEvent::PromptIds`] comes once the engine has confirmed how many ids
+    /// its prompt had. An error here means that nothing was sampled. Dropping the stream
+    /// cancels.
+    async fn sample(&self, request: SampleRequest) -> Result<EngineStream, EngineError>;
+
+    /// Logprob of each id given all before it: none for the first, for ids before `from`, which
+    /// need not be known, and for what the engine does not tell. As long as `ids`. What a logprob
+    /// means is in [`EngineInfo::logprob_mode`], at temperature 1 where it counts.
+    async fn score(&self, ids: &[u32], from: usize) -> Result<Vec<Option<f32>>, EngineError>;
+
+    /// The ids that the engine itself makes of a conversation, by its own template and tokenizer.
+    async fn render(&self, request: &Request) -> Result<Vec<u32>, EngineError>;
+}
+
+/// Numbers that belong to the tokens of a reply and mean nothing to Polar: which experts a token went
+/// through, which ids were left to sample from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EngineArray {
+    /// Of each number, by its name in NumPy: `uint8`, `int32`. They are little-endian.
+    pub dtype: String,
+    /// As NumPy has it: the last index runs fastest.
+    pub shape: Vec<u64>,
+    /// The bytes, in base64.
+    pub data: String,
+}
+
+impl SampleRequest {
+    pub(crate) fn names(&self) -> CallNames<'_> {
+        CallNames { request_id: &self.request_id, session: self.session.as_deref() }
+    }
+
+    /// Refuses what no engine can take, and lowers a limit to what is left beside the prompt.
+    pub(crate) fn fit(&mut self, info: &EngineInfo) -> Result<(), EngineError> {
+        let vocabulary = Vocabulary(info.vocab_size);
+        vocabulary.allows(&self.prompt)?;
+        vocabulary.allows(&self.stop_token_ids)?;
+        let left = room(self.prompt.len(), info.context_window)?;
+        self.sampling.max_tokens = match (self.sampling.max_tokens, left) {
+            (Some(asked), Some(left)) => Some(asked.min(left)),
+            (asked, left) => asked.or(left),
+        };
+        Ok(())
+    }
+}
+
+/// Refuses a sequence that cannot be scored.
+pub(crate) fn check_sequence(ids: &[u32], info: &EngineInfo) -> Result<(), EngineError> {
+    Vocabulary(info.vocab_size).allows(ids)?;
+    // No engine looks at a sequence without sampling behind it.
+    room(ids.len(), info.context_window).map(drop)
+}
+
+/// Tokens left beside a prompt, at least one.
+fn room(prompt: usize, window: Option<u64>) -> Result<Option<u64>, EngineError> {
+    if prompt == 0 {
+        return Err(EngineError::new(
+            ErrorClass::Invalid,
+            "a prompt without ids has nothing to sample behind",
+        ));
+    }
+    let (tokens, Some(window)) = (prompt as u64, window) else { return Ok(None) };
+    match window.checked_sub(tokens) {
+        Some(left) if left > 0 => Ok(Some(left)),
+        _ => Err(EngineError {
+            context: Some(ContextUse { tokens, window }),
+            ..EngineError::new(
+                ErrorClass::ContextOverflow,
+                format!("the prompt has {tokens} ids and leaves no room in a window of {window}"),
+            )
+        }),
+    }
+}

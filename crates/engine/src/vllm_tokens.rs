@@ -1,0 +1,387 @@
+//! vLLM with ids in and ids out.
+//!
+//! `/inference/v1/generate` is made for it, and tells which weights sampled which ids, what experts
+//! tokens went through and what was left to sample from; servers have it with
+//! `--enable-scale-out`. All others take and give ids in `/v1/completions`, which is also asked for
+//! what the former has no field for.
+
+use crate::chat_reply::{Finish, Logprob, StopMark, WireUsage};
+use crate::reply_stream::{ReplyReader, streamed, whole};
+use crate::request_body::{carry, prompt_body, sampling_fields, without_model_defaults};
+use crate::token_engine::{NOT_SENT, check_sequence};
+use crate::tokens::{Vocabulary, pair_by_position, pair_exactly};
+use crate::transport::Transport;
+use crate::vllm::{Vllm, WEIGHT_INFO, settle_version, with_infinity};
+use crate::weight_version::VersionWatch;
+use crate::{
+    EngineArray, EngineEnd, EngineError, EngineEvent, EngineInfo, EngineStream, SampleRequest,
+    TokenEngine, arrays,
+};
+use async_trait::async_trait;
+use polar_convo::{Request, Usage};
+use polar_types::{ErrorClass, WeightSpan};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+
+const GENERATE: &str = "/inference/v1/generate";
+const COMPLETIONS: &str = "/v1/completions";
+
+/// Carried fields that say how to sample.
+const ABOUT_SAMPLING: &[&str] = &[
+    "allowed_token_ids",
+    "bad_words",
+    "frequency_penalty",
+    "ignore_eos",
+    "logit_bias",
+    "min_p",
+    "min_tokens",
+    "presence_penalty",
+    "repetition_penalty",
+    "skip_special_tokens",
+    "structured_outputs",
+    "thinking_token_budget",
+];
+
+/// Carried fields about the request.
+const ABOUT_REQUEST: &[&str] = &["cache_salt", "priority"];
+
+/// Carried fields that only completions have.
+const ONLY_COMPLETIONS: &[&str] = &["response_format", "vllm_xargs"];
+
+#[async_trait]
+impl TokenEngine for Vllm {
+    async fn sample(&self, mut request: SampleRequest) -> Result<EngineStream, EngineError> {
+        request.fit(&self.info)?;
+        match self.sample_as(&request).await {
+            Err(EngineError { room: Some(room), .. }) => {
+                room.lower(&mut request.sampling, &mut request.request_id);
+                self.sample_as(&request).await
+            }
+            done => done,
+        }
+    }
+
+    async fn score(&self, ids: &[u32], from: usize) -> Result<Vec<Option<f32>>, EngineError> {
+        check_sequence(ids, &self.info)?;
+        let body = json!({
+            "model": self.info.model, "prompt": ids, "prompt_logprobs": 0,
+            "max_tokens": 1, "temperature": 0.0,
+        });
+        let body = serde_json::to_vec(&body).map_err(EngineError::malformed)?;
+        let reply = self.transport.reply(COMPLETIONS, body, "polar-score").await?;
+        let reply: ScoredReply = serde_json::from_slice(&reply).map_err(EngineError::malformed)?;
+        let entries = reply.choices.into_iter().next().and_then(|choice| choice.prompt_logprobs);
+        let entries = entries.unwrap_or_default();
+        if entries.len() != ids.len() {
+            let (given, asked) = (entries.len(), ids.len());
+            return Err(EngineError::malformed(format_args!(
+                "{given} logprobs for a prompt of {asked} ids"
+            )));
+        }
+        let scores = ids.iter().zip(entries).enumerate().map(|(place, (id, entry))| {
+            let own = entry.filter(|_| place >= from)?.remove(id)?;
+            own.logprob.map(with_infinity)
+        });
+        Ok(scores.collect())
+    }
+
+    async fn render(&self, request: &Request) -> Result<Vec<u32>, EngineError> {
+        render(&self.transport, prompt_body(request, &self.info.model)).await
+    }
+}
+
+/// Ids of a rendered conversation; the same question in vLLM and SGLang.
+pub(crate) async fn render(
+    transport: &Transport,
+    prompt: Map<String, Value>,
+) -> Result<Vec<u32>, EngineError> {
+    #[derive(Deserialize)]
+    struct Tokens {
+        tokens: Vec<u32>,
+    }
+    let rendered: Tokens = transport.ask("/tokenize", &prompt).await?;
+    Ok(rendered.tokens)
+}
+
+/// Whether the server takes ids at the place that is made for it.
+pub(crate) async fn generates(transport: &Transport, model: &str) -> bool {
+    let body = json!({
+        "model": model, "token_ids": [0], "sampling_params": {"max_tokens": 1, "logprobs": 0},
+    });
+    let Ok(reply) = transport.ask::<TokenReply>(GENERATE, &body).await else { return false };
+    let choice = reply.choices.first();
+    choice.and_then(|choice| choice.token_ids.as_ref()).is_some_and(|ids| ids.len() == 1)
+}
+
+impl Vllm {
+    async fn sample_as(&self, request: &SampleRequest) -> Result<EngineStream, EngineError> {
+        let needs_completions =
+            ONLY_COMPLETIONS.iter().any(|name| request.rest.contains_key(*name));
+        let generates = self.generates && !needs_completions;
+        if !generates && request.sampling.max_tokens.is_none() {
+            return Err(EngineError::new(
+                ErrorClass::Invalid,
+                "this vLLM does not tell its context window, and without a limit it ends a reply \
+                 after 16 tokens; ask for max_tokens",
+            ));
+        }
+        let (path, (body, not_sent)) = match generates {
+            true => (GENERATE, self.generate_body(request)),
+            false => (COMPLETIONS, self.completion_body(request)),
+        };
+        let body = serde_json::to_vec(&body).map_err(EngineError::malformed)?;
+        let watch = match &self.info.weight_version {
+            // The reply tells by itself.
+            Some(_) if !generates => Some(VersionWatch::start(WEIGHT_INFO, &self.transport).await),
+            _ => None,
+        };
+        let settle = settle_version(watch);
+        let reader = VllmTokenReader::new(&self.info, request, not_sent);
+        if request.stream {
+            let body = self.transport.open(path, body, request.names()).await?;
+            Ok(streamed(body, reader, settle, self.transport.clone()))
+        } else {
+            let reply = self.transport.reply(path, body, request.names()).await?;
+            whole(&reply, reader, settle).await
+        }
+    }
+
+    /// The question, and which carried fields it has no place for.
+    fn generate_body(&self, request: &SampleRequest) -> (Map<String, Value>, Vec<String>) {
+        let mut rest = request.rest.clone();
+        let mut sampling = self.sampling(request);
+        carry(&mut rest, ABOUT_SAMPLING, &mut sampling);
+        without_model_defaults(&mut sampling);
+        sampling.insert("logprobs".into(), 0.into());
+        let mut body = self.envelope(request);
+        carry(&mut rest, ABOUT_REQUEST, &mut body);
+        body.insert("token_ids".into(), json!(&*request.prompt));
+        body.insert("sampling_params".into(), sampling.into());
+        (body, rest.into_iter().map(|(name, _)| name).collect())
+    }
+
+    fn completion_body(&self, request: &SampleRequest) -> (Map<String, Value>, Vec<String>) {
+        let mut rest = request.rest.clone();
+        let mut body = self.envelope(request);
+        body.extend(self.sampling(request));
+        for names in [ABOUT_SAMPLING, ABOUT_REQUEST, ONLY_COMPLETIONS] {
+            carry(&mut rest, names, &mut body);
+        }
+        without_model_defaults(&mut body);
+        body.insert("prompt".into(), json!(&*request.prompt));
+        body.insert("logprobs".into(), 0.into());
+        body.insert("return_token_ids".into(), true.into());
+        (body, rest.into_iter().map(|(name, _)| name).collect())
+    }
+
+    fn envelope(&self, request: &SampleRequest) -> Map<String, Value> {
+        let mut body = Map::new();
+        body.insert("model".into(), self.info.model.as_str().into());
+        body.insert("stream".into(), request.stream.into());
+        if request.stream {
+            body.insert("stream_options".into(), json!({"include_usage": true}));
+        }
+        body
+    }
+
+    fn sampling(&self, request: &SampleRequest) -> Map<String, Value> {
+        let mut sampling = sampling_fields(&request.sampling);
+        if !request.stop_token_ids.is_empty() {
+            sampling.insert("stop_token_ids".into(), json!(request.stop_token_ids));
+        }
+        sampling
+    }
+}
+
+/// A reply of either place, or a chunk of it.
+#[derive(Deserialize)]
+struct TokenReply {
+    #[serde(default)]
+    choices: Vec<TokenChoice>,
+    #[serde(default)]
+    usage: Option<WireUsage>,
+    #[serde(default)]
+    error: Option<Box<RawValue>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct TokenChoice {
+    token_ids: Option<Vec<u32>>,
+    logprobs: Option<TokenLogprobs>,
+    finish_reason: Option<String>,
+    stop_reason: Option<StopMark>,
+    /// Completions: of the whole reply or its first chunk.
+    prompt_token_ids: Option<Vec<u32>>,
+    /// Generate: with the last ids.
+    weight_versions: Option<Vec<WeightSpan>>,
+    routed_experts: Option<String>,
+    /// Generate: the ids left to sample each token of this piece from.
+    sampling_mask: Option<Vec<Vec<u32>>>,
+}
+
+#[derive(Deserialize)]
+struct TokenLogprobs {
+    /// Generate.
+    #[serde(default)]
+    content: Option<Vec<Logprob>>,
+    /// Completions.
+    #[serde(default)]
+    token_logprobs: Option<Vec<Option<f32>>>,
+}
+
+impl TokenLogprobs {
+    fn pair(self, ids: &[u32]) -> Option<Vec<Option<f32>>> {
+        if let Some(entries) = self.content {
+            return pair_exactly(ids, &entries);
+        }
+        let logprobs = self.token_logprobs.unwrap_or_default().into_iter();
+        let entries: Vec<Logprob> = logprobs.map(|logprob| Logprob { logprob, id: None }).collect();
+        pair_by_position(ids, &entries)
+    }
+}
+
+#[derive(Deserialize)]
+struct ScoredReply {
+    choices: Vec<ScoredChoice>,
+}
+
+#[derive(Deserialize)]
+struct ScoredChoice {
+    /// Of each place by id, the prompt's own id among them.
+    #[serde(default)]
+    prompt_logprobs: Option<Vec<Option<HashMap<u32, Logprob>>>>,
+}
+
+/// Reads ids and logprobs of either place.
+struct VllmTokenReader {
+    vocabulary: Vocabulary,
+    prompt: Arc<[u32]>,
+    finish: Finish,
+    usage: Option<WireUsage>,
+    sampled: u64,
+    /// Ids whose logprobs came in another number.
+    unpaired: u64,
+    weight_versions: Vec<WeightSpan>,
+    kept_ids: Vec<Vec<u32>>,
+    arrays: BTreeMap<String, EngineArray>,
+    extra: Map<String, Value>,
+}
+
+impl VllmTokenReader {
+    fn new(info: &EngineInfo, request: &SampleRequest, not_sent: Vec<String>) -> Self {
+        let mut extra = Map::new();
+        if !not_sent.is_empty() {
+            extra.insert(NOT_SENT.to_owned(), json!(not_sent));
+        }
+        Self {
+            vocabulary: Vocabulary(info.vocab_size),
+            prompt: Arc::clone(&request.prompt),
+            finish: Finish::default(),
+            usage: None,
+            sampled: 0,
+            unpaired: 0,
+            weight_versions: Vec::new(),
+            kept_ids: Vec::new(),
+            arrays: BTreeMap::new(),
+            extra,
+        }
+    }
+
+    fn take_choice(
+        &mut self,
+        choice: TokenChoice,
+        out: &mut VecDeque<EngineEvent>,
+    ) -> Result<(), EngineError> {
+        if choice.prompt_token_ids.is_some_and(|prompt| *prompt != *self.prompt) {
+            return Err(EngineError::malformed(
+                "it sampled behind another prompt than it was given",
+            ));
+        }
+        self.finish.note(choice.finish_reason, choice.stop_reason);
+        self.weight_versions.extend(choice.weight_versions.into_iter().flatten());
+        self.kept_ids.extend(choice.sampling_mask.into_iter().flatten());
+        if let Some(text) = choice.routed_experts {
+            match arrays::from_npy(&text) {
+                Some(array) => drop(self.arrays.insert("routed_experts".to_owned(), array)),
+                // Of another form than is known here: kept as it came.
+                None => drop(self.extra.insert("routed_experts".to_owned(), text.into())),
+            }
+        }
+        let ids = choice.token_ids.unwrap_or_default();
+        if ids.is_empty() {
+            return Ok(());
+        }
+        self.vocabulary.check(&ids)?;
+        self.sampled += ids.len() as u64;
+        let paired = choice.logprobs.and_then(|logprobs| logprobs.pair(&ids));
+        let logprobs = paired.unwrap_or_else(|| {
+            self.unpaired += ids.len() as u64;
+            vec![None; ids.len()]
+        });
+        let logprobs = logprobs.into_iter().map(|logprob| logprob.map(with_infinity)).collect();
+        out.push_back(EngineEvent::Chunk { events: Vec::new(), ids, logprobs });
+        Ok(())
+    }
+}
+
+impl ReplyReader for VllmTokenReader {
+    fn read(&mut self, data: &[u8], out: &mut VecDeque<EngineEvent>) -> Result<(), EngineError> {
+        let reply: TokenReply = serde_json::from_slice(data).map_err(EngineError::malformed)?;
+        if let Some(error) = reply.error.filter(|error| error.get() != "null") {
+            return Err(EngineError::from_stream(error.get().as_bytes()));
+        }
+        self.usage = reply.usage.or(self.usage);
+        match reply.choices.into_iter().next() {
+            Some(choice) => self.take_choice(choice, out),
+            None => Ok(()),
+        }
+    }
+
+    fn finish(&mut self, out: &mut VecDeque<EngineEvent>) -> Result<EngineEnd, EngineError> {
+        let Some(engine_finish) = self.finish.reason.clone() else {
+            return Err(EngineError::malformed("the reply ended without a finish reason"));
+        };
+        let mut extra = std::mem::take(&mut self.extra);
+        if self.unpaired > 0 {
+            extra.insert("logprobs_not_paired".into(), json!(self.unpaired));
+        }
+        let mut arrays = std::mem::take(&mut self.arrays);
+        if !self.kept_ids.is_empty() {
+            arrays::of_kept_ids("sampling_mask", &self.kept_ids, &mut arrays);
+        }
+        let given = self.prompt.len() as u64;
+        let counted =
+            Usage { prompt_tokens: given, completion_tokens: self.sampled, ..Usage::default() };
+        let usage = self.usage.map_or(counted, Usage::from);
+        confirm_prompt(&self.prompt, usage, &mut extra, out);
+        Ok(EngineEnd {
+            finish: self.finish.normalise(false, false),
+            engine_finish,
+            stop_sequence: self.finish.stop_sequence.take(),
+            usage,
+            weight_versions: std::mem::take(&mut self.weight_versions),
+            arrays,
+            extra,
+        })
+    }
+}
+
+/// The prompt was what was sent if the engine counts as many tokens in it.
+pub(crate) fn confirm_prompt(
+    prompt: &[u32],
+    usage: Usage,
+    extra: &mut Map<String, Value>,
+    out: &mut VecDeque<EngineEvent>,
+) {
+    let (sent, counted) = (prompt.len() as u64, usage.prompt_tokens);
+    if sent == counted {
+        out.push_back(EngineEvent::PromptIds(prompt.to_vec()));
+    } else {
+        let reason = format!("{sent} ids were sent, the engine had {counted}");
+        extra.insert("prompt_ids_missing".into(), reason.into());
+    }
+}
