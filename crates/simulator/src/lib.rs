@@ -19,7 +19,6 @@ mod control;
 mod fault;
 mod parsing;
 mod policy;
-mod python_json;
 mod sampling;
 mod script;
 mod template;
@@ -61,8 +60,8 @@ pub enum SimulatorError {
     #[error("tokenizer: {0}")]
     Tokenizer(String),
     /// The chat template can't be loaded or rendered.
-    #[error("chat template: {0}")]
-    Template(String),
+    #[error(transparent)]
+    Template(#[from] polar_tokens::template::TemplateError),
 }
 
 /// A running simulator. Dropping it stops the server at once.

@@ -120,7 +120,7 @@ impl From<SimulatorError> for ApiError {
     fn from(error: SimulatorError) -> Self {
         match error {
             // vLLM blames what a template can't render on the request.
-            SimulatorError::Template(message) => Self::bad_request(message),
+            SimulatorError::Template(error) => Self::bad_request(error.to_string()),
             other => Self::new(
                 StatusCode::INTERNAL_SERVER_ERROR,
                 "InternalServerError",

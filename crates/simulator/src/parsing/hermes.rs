@@ -2,7 +2,7 @@
 
 use super::reasoning::TOOL_CALL;
 use super::{Call, held_back};
-use crate::python_json;
+use polar_tokens::python_json;
 use regex::Regex;
 use serde_json::Value;
 use std::sync::LazyLock;

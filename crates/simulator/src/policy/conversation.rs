@@ -1,6 +1,6 @@
 //! The conversation as rules see it.
 
-use crate::template::content_text;
+use polar_tokens::template::content_text;
 use serde_json::Value;
 use std::borrow::Cow;
 

@@ -3,8 +3,8 @@
 use super::condition::Captures;
 use super::conversation::Conversation;
 use super::odd_json;
-use crate::python_json;
 use minijinja::{Environment, context};
+use polar_tokens::python_json;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 

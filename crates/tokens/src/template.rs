@@ -1,0 +1,186 @@
+//! Messages and tools to prompt text: a model's own chat template, run as `transformers` runs it.
+//!
+//! A template is a small program written against Jinja and Python, so this imitates both: how
+//! values are printed, what methods strings and dicts have, which errors end a rendering. What is
+//! given to a template is prepared as the engine that samples prepares it ([`Preparation`]).
+//! Pure: the time of day comes in with the request.
+
+mod environment;
+mod filters;
+mod preparation;
+mod strings;
+mod values;
+
+pub use jiff::civil::DateTime as CivilDateTime;
+pub use preparation::{Preparation, content_text};
+
+use environment::Refusal;
+use minijinja::{Environment, Value as JinjaValue};
+use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
+use std::error::Error as _;
+
+/// The template used where no other is asked for.
+const DEFAULT: &str = "default";
+/// The template used for requests with tools, where a model has one.
+const TOOL_USE: &str = "tool_use";
+
+/// The chat templates of one model, compiled.
+#[derive(Debug)]
+pub struct ChatTemplate {
+    environment: Environment<'static>,
+    specials: Map<String, Value>,
+    hash: String,
+}
+
+/// What a model's files say about its chat templates.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct TemplateFiles {
+    /// Name (`default`, `tool_use`, …) and source of each template.
+    pub templates: Vec<(String, String)>,
+    /// Texts of special tokens by name (`bos_token`, …), given to the template as variables.
+    pub specials: Map<String, Value>,
+}
+
+/// One request to be rendered.
+#[derive(Debug, Clone, Copy)]
+pub struct RenderInput<'a> {
+    /// The conversation, as [`Preparation::messages`] gives it.
+    pub messages: &'a [Value],
+    /// The tools, as [`Preparation::tools`] gives them.
+    pub tools: Option<&'a [Value]>,
+    /// Whether the text ends where the assistant's next turn begins.
+    pub add_generation_prompt: bool,
+    /// The request's `chat_template_kwargs`, given to the template as variables.
+    pub options: &'a Map<String, Value>,
+    /// What the template's clock shows.
+    pub now: CivilDateTime,
+}
+
+/// Why a template can't be used, or gives no text.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TemplateError {
+    /// The files hold no template that could be used.
+    #[error(
+        "the model has no chat template named {name:?} (it has: {known}); add one to its folder, as chat_template.jinja"
+    )]
+    Missing {
+        /// The name looked for.
+        name: String,
+        /// The names there are.
+        known: String,
+    },
+    /// A template is not valid.
+    #[error("chat template {template:?} cannot be compiled, line {line}: {reason}")]
+    Compile {
+        /// The template's name.
+        template: String,
+        /// The line, from 1.
+        line: usize,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The template itself refuses the conversation.
+    #[error("the chat template refuses the conversation: {message}")]
+    Refused {
+        /// The template's own words.
+        message: String,
+    },
+    /// The template does something with the conversation that can't be done.
+    #[error("chat template {template:?} fails on the conversation, line {line}: {reason}")]
+    Render {
+        /// The template's name.
+        template: String,
+        /// The line, from 1.
+        line: usize,
+        /// What it tried.
+        reason: String,
+    },
+}
+
+impl ChatTemplate {
+    /// Compiles a model's templates.
+    pub fn new(files: TemplateFiles) -> Result<Self, TemplateError> {
+        let hash = hash(&files);
+        let mut environment = environment::environment();
+        for (name, source) in files.templates {
+            let source = environment::without_generation_marks(&source);
+            environment.add_template_owned(name.clone(), source).map_err(|error| {
+                TemplateError::Compile {
+                    template: name,
+                    line: error.line().unwrap_or(1),
+                    reason: reason(&error),
+                }
+            })?;
+        }
+        let template = Self { environment, specials: files.specials, hash };
+        template.named(DEFAULT)?;
+        Ok(template)
+    }
+
+    /// The prompt text.
+    pub fn render(&self, input: &RenderInput<'_>) -> Result<String, TemplateError> {
+        let with_tools = input.tools.and_then(|_| self.named(TOOL_USE).ok());
+        let template = with_tools.map_or_else(|| self.named(DEFAULT), Ok)?;
+        template.render(self.variables(input)).map_err(|error| {
+            let mut causes = std::iter::successors(error.source(), |&cause| cause.source());
+            if let Some(refusal) = causes.find_map(|cause| cause.downcast_ref::<Refusal>()) {
+                return TemplateError::Refused { message: refusal.0.clone() };
+            }
+            TemplateError::Render {
+                template: error.name().unwrap_or(template.name()).to_owned(),
+                line: error.line().unwrap_or(1),
+                reason: reason(&error),
+            }
+        })
+    }
+
+    /// SHA-256 over names, sources and special tokens: the same for the same templates.
+    pub fn hash(&self) -> String {
+        self.hash.clone()
+    }
+
+    fn named(&self, name: &str) -> Result<minijinja::Template<'_, '_>, TemplateError> {
+        self.environment.get_template(name).map_err(|_| {
+            let names: Vec<&str> = self.environment.templates().map(|(name, _)| name).collect();
+            let known = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+            TemplateError::Missing { name: name.to_owned(), known }
+        })
+    }
+
+    /// What the template sees. A name of the request's own wins over an option, and that over
+    /// a special token.
+    fn variables(&self, input: &RenderInput<'_>) -> JinjaValue {
+        let list =
+            |items: &[Value]| -> JinjaValue { items.iter().map(values::from_json).collect() };
+        let named = self.specials.iter().chain(input.options);
+        let named = named.map(|(name, value)| (name.as_str(), values::from_json(value)));
+        let own = [
+            ("messages", list(input.messages)),
+            ("tools", input.tools.map_or(JinjaValue::from(()), list)),
+            ("add_generation_prompt", input.add_generation_prompt.into()),
+            (environment::CLOCK, environment::clock(input.now)),
+        ];
+        std::iter::once(("documents", JinjaValue::from(()))).chain(named).chain(own).collect()
+    }
+}
+
+/// What minijinja says of an error, without the place.
+fn reason(error: &minijinja::Error) -> String {
+    match error.detail() {
+        Some(detail) => format!("{}: {detail}", error.kind()),
+        None => error.kind().to_string(),
+    }
+}
+
+fn hash(files: &TemplateFiles) -> String {
+    let mut templates: Vec<_> = files.templates.iter().collect();
+    templates.sort();
+    let mut specials: Vec<_> = files.specials.iter().collect();
+    specials.sort_by_key(|(name, _)| *name);
+    let text = serde_json::json!([templates, specials]).to_string();
+    hex::encode(Sha256::digest(text))
+}
+
+#[cfg(test)]
+mod tests;
