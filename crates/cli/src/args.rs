@@ -482,6 +482,10 @@ pub(crate) struct SimulateEngine {
     #[arg(long)]
     pub(crate) raw_text: bool,
 
+    /// Have no place that takes ids alone, as in a vLLM started without `--enable-scale-out`.
+    #[arg(long)]
+    pub(crate) no_scale_out: bool,
+
     /// Seed of whatever is left to chance.
     #[arg(long, default_value_t = 0)]
     pub(crate) seed: u64,

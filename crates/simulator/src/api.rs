@@ -6,10 +6,12 @@ mod chat_request;
 mod chat_stream;
 mod completions;
 mod error;
+mod generate;
 mod generation;
 mod logprobs;
 mod prefix_cache;
 mod server;
+mod token_stream;
 mod tokens;
 
 use crate::activity::{Activity, SeenRequest};
@@ -123,6 +125,7 @@ pub(crate) fn router(simulator: Arc<Simulator>) -> Router {
     Router::new()
         .route("/v1/chat/completions", post(chat::chat))
         .route("/v1/completions", post(completions::completions))
+        .route("/inference/v1/generate", post(generate::generate))
         .route("/tokenize", post(tokens::tokenize))
         .route("/detokenize", post(tokens::detokenize))
         .route("/v1/models", get(server::models))

@@ -29,6 +29,8 @@ pub struct SimulatorConfig {
     pub parse_reasoning: bool,
     /// Whether tool calls are parsed out of replies (vLLM's `--tool-call-parser hermes`).
     pub parse_tools: bool,
+    /// Whether ids are taken at `/inference/v1/generate` (vLLM's `--enable-scale-out`).
+    pub scale_out: bool,
     /// Defaults under each request's `chat_template_kwargs`.
     pub chat_template_kwargs: Map<String, Value>,
     /// Requests kept for `/simulator/requests`.
@@ -48,6 +50,7 @@ impl Default for SimulatorConfig {
             fault: None,
             parse_reasoning: true,
             parse_tools: true,
+            scale_out: true,
             chat_template_kwargs: Map::new(),
             kept_requests: 16,
         }

@@ -4,7 +4,7 @@
 Usage: vllm_shapes.py REFERENCE_URL CANDIDATE_URL [--only NAME] [--verbose]
 
 The reference is a real vLLM, started with `--enable-auto-tool-choice --tool-call-parser hermes
---reasoning-parser qwen3 --enable-prompt-tokens-details` and VLLM_SERVER_DEV_MODE=1; the
+--reasoning-parser qwen3 --enable-prompt-tokens-details --enable-scale-out` and VLLM_SERVER_DEV_MODE=1; the
 candidate is `polar simulate-engine`. Models differ, so sampled text is not compared; types,
 presence and nesting of every field are, and so are values that sampling does not decide. If
 both have the same tokenizer and chat template, prompt ids are compared too.
@@ -37,6 +37,7 @@ TOOL = {
 NO_THINKING = {"chat_template_kwargs": {"enable_thinking": False}}
 CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"
+IDS = "/inference/v1/generate"
 
 
 def chat(**fields):
@@ -45,6 +46,11 @@ def chat(**fields):
 
 def text(**fields):
     return ("POST", TEXT, {"prompt": [5, 6, 7, 8], "seed": 1, **fields})
+
+
+def generate(token_ids=(5, 6, 7, 8), sampling=(), **fields):
+    sampling_params = {"max_tokens": 3, "ignore_eos": True, "logprobs": 0, "seed": 1, **dict(sampling)}
+    return ("POST", IDS, {"token_ids": list(token_ids), "sampling_params": sampling_params, **fields})
 
 
 # Sampling alone must not decide the structure of a reply: each is cut short, has its thinking
@@ -92,6 +98,25 @@ CASES = {
     "text_prompt_logprobs": text(max_tokens=1, ignore_eos=True, prompt_logprobs=0),
     "text_many": text(prompt=[[5, 6], [7, 8, 9]], max_tokens=2, ignore_eos=True, return_token_ids=True),
     "text_string": text(prompt="Hello", max_tokens=2, ignore_eos=True, echo=True),
+    "text_stream": text(
+        max_tokens=4, ignore_eos=True, stream=True, return_token_ids=True, logprobs=0,
+        stream_options={"include_usage": True},
+    ),
+    "text_stream_bare": text(max_tokens=4, ignore_eos=True, stream=True),
+    "generate": generate(),
+    "generate_ids": generate(return_token_ids=True, sampling={"logprobs": 2}),
+    "generate_bare": generate(sampling={"logprobs": None}),
+    "generate_scored": generate(sampling={"prompt_logprobs": 0}),
+    "generate_stream": generate(
+        stream=True, return_token_ids=True, stream_options={"include_usage": True}, sampling={"logprobs": 1},
+    ),
+    "generate_stream_bare": generate(stream=True),
+    "generate_named": generate(request_id="chosen"),
+    "generate_too_much": generate(sampling={"max_tokens": 99999999, "ignore_eos": False, "stop_token_ids": [9]}),
+    "generate_bad_id": generate(token_ids=[5, 9999999]),
+    "generate_nothing": generate(token_ids=[]),
+    "generate_without_sampling": ("POST", IDS, {"token_ids": [5]}),
+    "generate_unknown_model": generate(model="nope"),
     "tokenize_chat": ("POST", "/tokenize", {"messages": HELLO, "tools": [TOOL], "return_token_strs": True}),
     "tokenize_text": ("POST", "/tokenize", {"prompt": "Hello there"}),
     "detokenize": ("POST", "/detokenize", {"tokens": [5, 6, 7]}),
@@ -191,7 +216,7 @@ def group_events(reply):
             groups["usage"].append(event)
         elif event["choices"][0]["finish_reason"] is not None:
             groups["last"].append(event)
-        elif "role" in event["choices"][0]["delta"]:
+        elif "role" in event["choices"][0].get("delta", {}) or not any(groups.values()):
             groups["first"].append(event)
         else:
             groups["later"].append(event)

@@ -24,6 +24,7 @@ pub(crate) async fn simulate_engine(args: SimulateEngine) -> Result<()> {
         },
         parse_reasoning: !args.raw_text,
         parse_tools: !args.raw_text,
+        scale_out: !args.no_scale_out,
         seed: args.seed,
         fault: args.fault.map(|fault| FaultChance { fault, probability: args.fault_probability }),
         ..SimulatorConfig::default()

@@ -19,7 +19,7 @@ use std::io;
 use std::time::Duration;
 
 /// Bytes of events that are sent together when nothing slows the reply down.
-const FRAME_BYTES: usize = 16 << 10;
+pub(super) const FRAME_BYTES: usize = 16 << 10;
 
 #[derive(Serialize)]
 struct Chunk<'a> {

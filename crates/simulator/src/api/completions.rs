@@ -5,8 +5,9 @@ use super::Simulator;
 use super::chat_reply::{Played, broken_response, play};
 use super::chat_request::{SamplingFields, body, fields};
 use super::error::ApiError;
-use super::generation::{Generation, own_ids};
+use super::generation::{Generation, own_ids, without_nulls};
 use super::logprobs::{Scored, ScorerState, prompt_logprobs};
+use super::token_stream::{self, Piece, TokenView};
 use crate::fault::Fault;
 use crate::sampling::Broken;
 use crate::weights::Context;
@@ -40,10 +41,6 @@ pub(super) async fn completions(
         (fields(&body)?, fields(&body)?);
     sampling.check()?;
     simulator.check_model(sampling.model.as_deref())?;
-    if sampling.streams() {
-        let message = "The simulator streams chat completions only; set `stream` to false.";
-        return Err(ApiError::bad_request(message).of("stream"));
-    }
     // The old default of the completions API.
     sampling.max_tokens = sampling.max_tokens.or(Some(16));
     let mut generations = Vec::new();
@@ -52,7 +49,89 @@ pub(super) async fn completions(
         let fields = sampling.clone();
         generations.push(Generation::completion(simulator, number, &headers, fields, prompt)?);
     }
-    respond(&simulator, generations, &asked).await
+    match generations.pop() {
+        Some(generation) if sampling.streams() && generations.is_empty() => {
+            generation.before_headers().await;
+            stream(generation, &asked)
+        }
+        _ if sampling.streams() => {
+            let message = "The simulator streams the reply to one prompt.";
+            Err(ApiError::bad_request(message).of("prompt"))
+        }
+        last => {
+            generations.extend(last);
+            respond(&simulator, generations, &asked).await
+        }
+    }
+}
+
+fn stream(generation: Generation, asked: &CompletionFields) -> Result<Response, ApiError> {
+    if asked.echo.unwrap_or(false) {
+        let message = "The simulator does not stream an echo.";
+        return Err(ApiError::bad_request(message).of("echo"));
+    }
+    let top = asked.logprobs.filter(|_| generation.fault != Some(Fault::MissingLogprobs));
+    let id = format!("cmpl-{}", generation.id);
+    token_stream::respond(generation, Box::new(CompletionView { id, top, characters: 0 }))
+}
+
+/// How a streamed completion is shown.
+struct CompletionView {
+    id: String,
+    /// Likeliest tokens to show; none for no logprobs at all.
+    top: Option<usize>,
+    /// Shown so far.
+    characters: usize,
+}
+
+impl CompletionView {
+    fn chunk(&self, generation: &Generation, choices: Value) -> Value {
+        json!({
+            "id": self.id,
+            "object": "text_completion",
+            "created": generation.created,
+            "model": generation.simulator.config.model,
+            "choices": choices,
+        })
+    }
+}
+
+impl TokenView for CompletionView {
+    fn top(&self) -> Option<usize> {
+        self.top
+    }
+
+    fn piece(&mut self, generation: &Generation, piece: Piece<'_>) -> Value {
+        let Piece { ids, text, scored, first, end, .. } = piece;
+        let lost = usize::from(first && generation.loses_a_logprob());
+        let mut lists = Lists { characters: self.characters, ..Lists::default() };
+        scored.iter().skip(lost).for_each(|scored| lists.add(scored, true));
+        self.characters = lists.characters;
+        let shown = generation.shows_ids();
+        let choice = json!({
+            "index": 0,
+            "text": text,
+            "logprobs": self.top.map(|_| lists.into_json()),
+            "finish_reason": end.map(|end| end.finish),
+            "stop_reason": end.map(|end| end.stop_reason.clone()),
+            "prompt_token_ids": (shown && first).then_some(&generation.prompt),
+            "token_ids": shown.then(|| generation.shown_ids(ids, first)),
+        });
+        let mut chunk = self.chunk(generation, json!([choice]));
+        let usage_follows =
+            generation.fields.stream_options.is_some_and(|options| options.include_usage);
+        if end.is_some() && !usage_follows {
+            chunk["system_fingerprint"] = generation.simulator.fingerprint().into();
+        }
+        chunk
+    }
+
+    fn usage(&self, generation: &Generation, usage: Value) -> Value {
+        let mut chunk = self.chunk(generation, json!([]));
+        chunk["system_fingerprint"] = generation.simulator.fingerprint().into();
+        chunk["usage"] = without_nulls(usage);
+        chunk
+    }
 }
 
 /// Ids of a prompt, and its text when it came as text.
@@ -179,12 +258,7 @@ fn legacy_logprobs(generation: &Generation, reply: &Played, top: usize, echo: bo
             }
         }
     }
-    json!({
-        "text_offset": lists.text_offset,
-        "token_logprobs": lists.token_logprobs,
-        "tokens": lists.tokens,
-        "top_logprobs": lists.top_logprobs,
-    })
+    lists.into_json()
 }
 
 #[derive(Default)]
@@ -197,6 +271,15 @@ struct Lists {
 }
 
 impl Lists {
+    fn into_json(self) -> Value {
+        json!({
+            "text_offset": self.text_offset,
+            "token_logprobs": self.token_logprobs,
+            "tokens": self.tokens,
+            "top_logprobs": self.top_logprobs,
+        })
+    }
+
     /// `known` is false for the first token of a prompt, which nothing comes before.
     fn add(&mut self, scored: &Scored, known: bool) {
         let number = |value: f32| f64::from(value);

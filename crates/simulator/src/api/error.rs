@@ -99,6 +99,21 @@ impl ApiError {
         .of_value("input_text", characters)
     }
 
+    /// What the place for ids says of a prompt that is too long.
+    pub(crate) fn decoder_prompt_too_long(tokens: usize, window: usize) -> Self {
+        Self::bad_request(format!(
+            "The decoder prompt (length {tokens}) is longer than the maximum model length of \
+             {window}. Make sure that `max_model_len` is no smaller than the number of text tokens."
+        ))
+    }
+
+    /// The place for ids is not there for everyone.
+    pub(crate) fn scale_out_disabled() -> Self {
+        let message = "Scale-out endpoints are disabled. Restart vllm serve with \
+                       --enable-scale-out to enable them.";
+        Self::new(StatusCode::FORBIDDEN, "PermissionDeniedError", message)
+    }
+
     pub(crate) fn out_of_vocabulary(id: i64) -> Self {
         Self::bad_request(format!("Token id {id} is out of vocabulary"))
     }

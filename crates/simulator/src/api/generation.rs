@@ -45,6 +45,8 @@ struct Wish<'a> {
     /// The prompt leaves the reasoning open.
     thinking: bool,
     parsers: Parsers,
+    /// The model thinks even where there is nothing to think about.
+    always_thinks: bool,
     forced: Option<ScriptedCall>,
 }
 
@@ -82,6 +84,7 @@ impl Generation {
                 reasoning: simulator.config.parse_reasoning && thinking,
                 tools: simulator.config.parse_tools && choice != ToolChoice::None,
             },
+            always_thinks: simulator.config.parse_reasoning && thinking,
             forced: forced_call(&choice, tools),
         };
         Self::prepare(simulator, number, headers, fields, (prompt, text), &wish)
@@ -98,10 +101,13 @@ impl Generation {
         // Marks are kept: they are what a conversation is read back from.
         let text = simulator.vocabulary.decode(&prompt, true);
         let model = simulator.config.model.clone();
+        let thinking = text.ends_with("<|im_start|>assistant\n");
         let wish = Wish {
             conversation: transcript::read(&model, &text),
-            thinking: text.ends_with("<|im_start|>assistant\n"),
+            thinking,
             parsers: Parsers { reasoning: false, tools: false },
+            // As in chat: what is sampled is a matter of the context alone.
+            always_thinks: simulator.config.parse_reasoning && thinking,
             forced: None,
         };
         Self::prepare(simulator, number, headers, fields, (prompt, prompt_text), &wish)
@@ -129,7 +135,7 @@ impl Generation {
             by_rule = by_rule.or(fault);
             answered.get_or_insert((rule, role));
             force(&mut reply, wish);
-            let text = reply.sampled_text(wish.thinking, wish.parsers.reasoning);
+            let text = reply.sampled_text(wish.thinking, wish.always_thinks);
             let wanted = if reply.bytewise {
                 simulator.vocabulary.encode_bytewise(&text)?
             } else {

@@ -118,6 +118,20 @@ impl Scored {
     }
 }
 
+impl Scored {
+    /// As the place for ids shows it. `top` is `logprobs` of the request.
+    pub(super) fn into_ids(self, top: usize) -> Value {
+        let entry = |id: u32, logprob: Logprob| {
+            let value = f64::from(logprob.value);
+            json!({"token_id": id, "logprob": value, "rank": logprob.rank})
+        };
+        let mut shown = entry(self.id, self.logprob);
+        let all = self.all.iter().take(top.max(1));
+        shown["top_logprobs"] = all.map(|(id, _, logprob)| entry(*id, *logprob)).collect();
+        shown
+    }
+}
+
 /// `prompt_logprobs`: null for the first token, then each token with the `top` likeliest.
 pub(super) fn prompt_logprobs(simulator: &Simulator, prompt: &[u32], top: usize) -> Vec<Value> {
     let version = simulator.control.version();

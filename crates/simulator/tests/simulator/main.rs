@@ -4,5 +4,6 @@
 
 mod control;
 mod fix_test;
+mod ids;
 mod replies;
 mod support;
