@@ -49,6 +49,12 @@ pub(crate) const ALL: &[Suite] = &[
         run: || real_engine("llama", &[]),
     },
     Suite {
+        name: "templates",
+        about: "published chat templates, rendered as transformers renders them",
+        default: true,
+        run: templates,
+    },
+    Suite {
         name: "vllm",
         about: "the same against vLLM on CPU; installs 6 GB",
         default: false,
@@ -152,6 +158,8 @@ fn lint() -> Result<Counts> {
     // Not among all targets, because they need a running engine and every agent program.
     let real = ["clippy", "-p", "polar-gateway", "--test", "real_engines", "--quiet"];
     Command::new("cargo", &real).args(&["--", "-D", "warnings"]).check()?;
+    let templates = ["clippy", "-p", "polar-tokens", "--test", "published_templates", "--quiet"];
+    Command::new("cargo", &templates).args(&["--", "-D", "warnings"]).check()?;
     let extras = ["clippy", "-p", "polar-session", "--test", "extras", "--quiet"];
     Command::new("cargo", &extras).args(&["--", "-D", "warnings"]).check()
 }
@@ -168,6 +176,17 @@ fn real_engine(name: &str, options: &[&str]) -> Result<Counts> {
     let test = ["cargo", "test", "-p", "polar-gateway", "--test", "real_engines", name];
     let how = ["--", "--test-threads=1", "--show-output"];
     Command::new("python3", &start).args(&test).args(&how).run()
+}
+
+/// What `transformers` gives is written to a file, which the test reads.
+fn templates() -> Result<Counts> {
+    let venv =
+        python::venv("templates", &["--requirement", "tests/templates/requirements.txt"], &[])?;
+    let cases = root().join("target/templates.json");
+    let cases = cases.to_str().context("the repository's path is not UTF-8")?;
+    venv.python(&["tests/templates/expected.py", cases]).check()?;
+    let test = ["test", "--package", "polar-tokens", "--test", "published_templates", "--quiet"];
+    Command::new("cargo", &test).env("POLAR_TEMPLATE_CASES", cases).run()
 }
 
 fn rust() -> Result<Counts> {

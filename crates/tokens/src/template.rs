@@ -8,6 +8,7 @@
 mod environment;
 mod filters;
 mod preparation;
+mod rewrite;
 mod strings;
 mod values;
 
@@ -80,6 +81,9 @@ pub enum TemplateError {
         /// What is wrong.
         reason: String,
     },
+    /// There is nothing to render.
+    #[error("a conversation without messages cannot be rendered; send at least one")]
+    NoMessages,
     /// The template itself refuses the conversation.
     #[error("the chat template refuses the conversation: {message}")]
     Refused {
@@ -104,7 +108,7 @@ impl ChatTemplate {
         let hash = hash(&files);
         let mut environment = environment::environment();
         for (name, source) in files.templates {
-            let source = environment::without_generation_marks(&source);
+            let source = rewrite::rewritten(&source);
             environment.add_template_owned(name.clone(), source).map_err(|error| {
                 TemplateError::Compile {
                     template: name,
@@ -120,6 +124,9 @@ impl ChatTemplate {
 
     /// The prompt text.
     pub fn render(&self, input: &RenderInput<'_>) -> Result<String, TemplateError> {
+        if input.messages.is_empty() {
+            return Err(TemplateError::NoMessages);
+        }
         let with_tools = input.tools.and_then(|_| self.named(TOOL_USE).ok());
         let template = with_tools.map_or_else(|| self.named(DEFAULT), Ok)?;
         template.render(self.variables(input)).map_err(|error| {

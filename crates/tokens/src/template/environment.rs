@@ -1,7 +1,7 @@
 //! The environment that templates run in, as `transformers` sets Jinja's up.
 
-use super::{CivilDateTime, filters, strings, values};
-use minijinja::value::Object;
+use super::{CivilDateTime, filters, rewrite, strings, values};
+use minijinja::value::{Object, Rest};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, Value};
 use std::fmt;
 use std::sync::Arc;
@@ -36,16 +36,31 @@ pub(super) fn environment() -> Environment<'static> {
     });
     environment.set_unknown_method_callback(method);
     filters::add_to(&mut environment);
+    environment.add_function(rewrite::ITERABLE, iterable);
     environment.add_function("raise_exception", raise_exception);
     environment.add_function("strftime_now", strftime_now);
     environment
 }
 
 fn method(_: &State, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
+    if name == rewrite::SLICE {
+        return values::slice(value, args);
+    }
     if let Some(text) = value.as_str() {
         return strings::call(text, name, args);
     }
     values::call(value, name, args)
+}
+
+/// What a loop goes through. Several values are a tuple without its brackets.
+fn iterable(values: Rest<Value>) -> Result<Value, Error> {
+    let [value] = &values[..] else {
+        return Ok(Value::from(values.0));
+    };
+    match value.is_none() || value.try_iter().is_err() {
+        true => Err(values::invalid(format!("a {} value is not iterable", value.kind()))),
+        false => Ok(value.clone()),
+    }
 }
 
 fn raise_exception(message: &Value) -> Result<Value, Error> {
@@ -70,25 +85,4 @@ fn strftime_now(state: &State, format: &str) -> Result<String, Error> {
         .ok_or_else(|| Error::new(ErrorKind::InvalidOperation, "there is no clock here"))?;
     jiff::fmt::strtime::format(format, clock.0)
         .map_err(|e| Error::new(ErrorKind::InvalidOperation, format!("strftime_now: {e}")))
-}
-
-/// The source with `{% generation %}` blocks, which mark what a model said, as scopes.
-pub(super) fn without_generation_marks(source: &str) -> String {
-    let mut out = String::with_capacity(source.len());
-    let mut rest = source;
-    while let Some(start) = rest.find("{%") {
-        let (before, tag) = rest.split_at(start);
-        out.push_str(before);
-        let end = tag.find("%}").map_or(tag.len(), |end| end + 2);
-        let words = tag[..end].trim_start_matches("{%").trim_end_matches("%}");
-        let name = words.trim_matches(['-', '+']).trim();
-        match name {
-            "generation" => out.push_str(&tag[..end].replace("generation", "with")),
-            "endgeneration" => out.push_str(&tag[..end].replace("endgeneration", "endwith")),
-            _ => out.push_str(&tag[..end]),
-        }
-        rest = &tag[end..];
-    }
-    out.push_str(rest);
-    out
 }

@@ -32,8 +32,9 @@ pub(super) fn add_to(environment: &mut Environment<'static>) {
     environment.add_test("sequence", is_sequence);
     environment.add_test("iterable", |value: &Value| !value.is_none() && value.try_iter().is_ok());
     environment.add_test("number", |value: &Value| {
-        matches!(value.kind(), ValueKind::Number | ValueKind::Bool)
+        value.kind() == ValueKind::Bool || values::as_float(value).is_some()
     });
+    environment.add_test("float", values::is_float);
     environment.add_test("callable", is_callable);
 }
 
@@ -177,23 +178,24 @@ fn int(value: &Value, default: Option<i64>) -> Value {
     let number = match value.as_str() {
         Some(text) => {
             let text = text.trim();
-            text.parse::<i64>().ok().or_else(|| whole(text.parse().ok()?))
+            text.parse::<i128>().ok().or_else(|| whole(text.parse().ok()?))
         }
-        None => value.as_i64().or_else(|| whole(f64::try_from(value.clone()).ok()?)),
+        None if value.kind() == ValueKind::Bool => Some(value.is_true().into()),
+        None => i128::try_from(value.clone()).ok().or_else(|| whole(values::as_float(value)?)),
     };
-    Value::from(number.or(default).unwrap_or(0))
+    Value::from(number.unwrap_or(default.unwrap_or(0).into()))
 }
 
 /// A float without its fraction.
-fn whole(float: f64) -> Option<i64> {
+fn whole(float: f64) -> Option<i128> {
     #[allow(clippy::cast_possible_truncation)]
-    float.is_finite().then_some(float.trunc() as i64)
+    float.is_finite().then_some(float.trunc() as i128)
 }
 
 fn float(value: &Value, default: Option<f64>) -> f64 {
     let number = match value.as_str() {
         Some(text) => text.trim().parse().ok(),
-        None => f64::try_from(value.clone()).ok(),
+        None => values::as_float(value),
     };
     number.or(default).unwrap_or(0.0)
 }
@@ -206,5 +208,6 @@ fn is_sequence(value: &Value) -> bool {
 }
 
 fn is_callable(value: &Value) -> bool {
-    values::is_method(value) || value.kind() == ValueKind::Plain
+    values::is_method(value)
+        || value.kind() == ValueKind::Plain && values::as_float(value).is_none()
 }

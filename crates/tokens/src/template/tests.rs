@@ -11,7 +11,7 @@ fn compiled(source: &str) -> ChatTemplate {
 
 fn attempt(source: &str, options: &Value) -> Result<String, TemplateError> {
     compiled(source).render(&RenderInput {
-        messages: &[],
+        messages: &[json!({})],
         tools: None,
         add_generation_prompt: true,
         options: options.as_object().unwrap(),
@@ -31,7 +31,14 @@ fn values_are_printed_as_python_prints_them() {
     renders("{{ v }}", &options, r#"{'a': [1, None, True, "it's"], 'b': 1e-07}"#);
     renders("{{ f }} {{ n }} {{ t }} {{ missing }}|", &options, "1e+22 None True |");
     renders("{{ f | string }} {{ [1e-9, n] | join(',') }}", &options, "1e+22 1e-09,None");
-    renders("{{ 'x' ~ n ~ t }}", &options, "xNoneTrue");
+    renders("{{ 'x' ~ n ~ t ~ v.b ~ f }}", &options, "xNoneTrue1e-071e+22");
+    renders(
+        "{{ f is number }} {{ f is float }} {{ v.b | tojson }} {{ f | int }}",
+        &options,
+        "True True 1e-07 10000000000000000000000",
+    );
+    let hard = json!({"v": ["\u{1}\u{a0}\u{2028}👩\u{200d}e\u{301}\u{e0001}\"'"]});
+    renders("{{ v }}", &hard, r#"['\x01\xa0\u2028👩\u200dé\U000e0001"\'']"#);
 }
 
 #[test]
@@ -86,6 +93,11 @@ fn strings_have_pythons_methods() {
     );
     renders("{{ 'a\r\nb\n'.splitlines() }}", &options, "['a', 'b']");
     renders("{{ 'abc'[::-1] }} {{ 'abc'[0] }} {{ 'abc'[-2:] }}", &options, "cba a bc");
+    renders(
+        "{{ 'abc'[2:0:-1] }} {{ 'abc'[0:9:2] }} {{ ''[::-1] }}|{{ 'é漢x'[1:-1] }}",
+        &options,
+        "cb ac |漢",
+    );
     renders("{{ '{}-{x}'.format(1, x=2) }}", &options, "1-2");
 }
 
@@ -104,6 +116,18 @@ fn blocks_and_loops_are_jinjas() {
         &options,
         "3",
     );
+    renders(
+        "{{ l[1:][-1] }} {{ l[::-1] }} {{ [][::-1] }} {{ l[5:] | length }}",
+        &options,
+        "3 [3, 2, 1] [] 0",
+    );
+    assert!(attempt("{{ none[1:] }}", &options).is_err());
+    assert!(attempt("{% for x in none %}{% endfor %}", &options).is_err());
+    renders(
+        "{% for x in missing %}{% endfor %}{% for x in 1, 2 %}{{ x }}{% endfor %}",
+        &options,
+        "12",
+    );
     renders("{{ strftime_now('%d %b %Y') }}", &options, "04 Mar 2026");
 }
 
@@ -119,8 +143,9 @@ fn a_template_is_chosen_and_its_errors_are_told_apart() {
     };
     let template = ChatTemplate::new(files.clone()).unwrap();
     let (options, tools) = (Map::new(), [json!({"n": 1})]);
+    let messages = [json!({})];
     let mut input = RenderInput {
-        messages: &[],
+        messages: &messages,
         tools: None,
         add_generation_prompt: false,
         options: &options,

@@ -17,7 +17,7 @@ pub(super) fn from_json(value: &serde_json::Value) -> Value {
         serde_json::Value::Number(number) => match (number.as_i64(), number.as_u64()) {
             (Some(number), _) => Value::from(number),
             (None, Some(number)) => Value::from(number),
-            (None, None) => Value::from(number.as_f64().unwrap_or(f64::NAN)),
+            (None, None) => float(number.as_f64().unwrap_or(f64::NAN)),
         },
         serde_json::Value::String(text) => Value::from(text.as_str()),
         serde_json::Value::Array(items) => items.iter().map(from_json).collect(),
@@ -26,6 +26,41 @@ pub(super) fn from_json(value: &serde_json::Value) -> Value {
             Value::from_object(Dict(pairs.collect()))
         }
     }
+}
+
+/// A float that Python writes with an exponent and minijinja without one.
+#[derive(Debug)]
+struct Exponential(f64);
+
+impl Object for Exponential {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Plain
+    }
+
+    fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&python_json::float(self.0))
+    }
+}
+
+fn float(number: f64) -> Value {
+    match python_json::float(number).contains('e') {
+        true => Value::from_object(Exponential(number)),
+        false => Value::from(number),
+    }
+}
+
+/// The number that a value is as a float.
+pub(super) fn as_float(value: &Value) -> Option<f64> {
+    match value.downcast_object_ref::<Exponential>() {
+        Some(float) => Some(float.0),
+        None if value.kind() == ValueKind::Number => f64::try_from(value.clone()).ok(),
+        None => None,
+    }
+}
+
+/// Whether this is a float.
+pub(super) fn is_float(value: &Value) -> bool {
+    as_float(value).is_some() && !value.is_integer()
 }
 
 /// A JSON object that behaves as a dict does in Jinja: attributes are its methods first, then
@@ -198,6 +233,35 @@ fn call_on_list(list: &Value, name: &str, args: &[Value]) -> Result<Value, Error
     }
 }
 
+/// `value[start:stop:step]`.
+pub(super) fn slice(value: &Value, args: &[Value]) -> Result<Value, Error> {
+    let (start, stop, step): (Option<i64>, Option<i64>, Option<i64>) = from_args(args)?;
+    let step = step.unwrap_or(1);
+    let items: Vec<Value> = match value.kind() {
+        ValueKind::String | ValueKind::Seq | ValueKind::Iterable if !is_mapping(value) => {
+            value.try_iter()?.collect()
+        }
+        kind => return Err(invalid(format!("a {kind} cannot be sliced"))),
+    };
+    if step == 0 {
+        return Err(invalid("a slice's step cannot be zero".to_owned()));
+    }
+    let length = i64::try_from(items.len()).unwrap_or(i64::MAX);
+    let (low, high) = if step > 0 { (0, length) } else { (-1, length - 1) };
+    let place = |at: i64| if at < 0 { at.saturating_add(length) } else { at }.clamp(low, high);
+    let (first, last) = if step > 0 { (low, high) } else { (high, low) };
+    let (mut at, stop) = (start.map_or(first, place), stop.map_or(last, place));
+    let mut taken = Vec::new();
+    while if step > 0 { at < stop } else { at > stop } {
+        taken.extend(usize::try_from(at).ok().and_then(|at| items.get(at)).cloned());
+        at = at.saturating_add(step);
+    }
+    match value.kind() {
+        ValueKind::String => Ok(taken.iter().map(to_text).collect::<String>().into()),
+        _ => Ok(Value::from(taken)),
+    }
+}
+
 fn immutable(name: &str) -> Error {
     invalid(format!("templates may not change values, as `{name}` does"))
 }
@@ -236,14 +300,12 @@ fn repr(value: &Value) -> String {
 }
 
 fn number(value: &Value) -> String {
-    match f64::try_from(value.clone()) {
-        Ok(float) if !value.is_integer() => match float {
-            f64::INFINITY => "inf".to_owned(),
-            f64::NEG_INFINITY => "-inf".to_owned(),
-            float if float.is_nan() => "nan".to_owned(),
-            float => python_json::float(float),
-        },
-        _ => value.to_string(),
+    match as_float(value).filter(|_| is_float(value)) {
+        None => value.to_string(),
+        Some(f64::INFINITY) => "inf".to_owned(),
+        Some(f64::NEG_INFINITY) => "-inf".to_owned(),
+        Some(float) if float.is_nan() => "nan".to_owned(),
+        Some(float) => python_json::float(float),
     }
 }
 
@@ -251,18 +313,25 @@ fn repr_text(text: &str) -> String {
     let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
     let mut out = String::from(quote);
     for c in text.chars() {
-        match c {
-            '\n' => out.push_str("\\n"),
-            '\r' => out.push_str("\\r"),
-            '\t' => out.push_str("\\t"),
-            '\\' => out.push_str("\\\\"),
-            c if c == quote => out.extend(['\\', c]),
-            c if c.is_control() => out.push_str(&format!("\\x{:02x}", u32::from(c))),
-            c => out.push(c),
+        match (c, u32::from(c)) {
+            ('\n', _) => out.push_str("\\n"),
+            ('\r', _) => out.push_str("\\r"),
+            ('\t', _) => out.push_str("\\t"),
+            ('\\', _) => out.push_str("\\\\"),
+            (c, _) if c == quote => out.extend(['\\', c]),
+            (c, _) if is_printable(c) => out.push(c),
+            (_, code @ ..0x100) => out.push_str(&format!("\\x{code:02x}")),
+            (_, code @ ..0x1_0000) => out.push_str(&format!("\\u{code:04x}")),
+            (_, code) => out.push_str(&format!("\\U{code:08x}")),
         }
     }
     out.push(quote);
     out
+}
+
+/// As `str.isprintable`, which the standard library's debug form agrees with inside a text.
+fn is_printable(c: char) -> bool {
+    !format!("a{c}").escape_debug().skip(1).collect::<String>().starts_with("\\u")
 }
 
 /// `tojson`, with the arguments that `transformers` gives it.
@@ -325,7 +394,8 @@ impl Serialize for Json<'_> {
             ValueKind::None | ValueKind::Bool | ValueKind::Number | ValueKind::String => {
                 value.serialize(serializer)
             }
-            kind => Err(S::Error::custom(format!("an {kind} value is not JSON serializable"))),
+            _ if let Some(float) = as_float(value) => serializer.serialize_f64(float),
+            kind => Err(S::Error::custom(format!("a {kind} value is not JSON serializable"))),
         }
     }
 }

@@ -1,0 +1,178 @@
+//! Published chat templates, rendered here and by `transformers`: equal text, equal refusals.
+//!
+//! `tests/templates/expected.py` writes the file that `POLAR_TEMPLATE_CASES` names.
+
+use polar_tokens::template::{
+    ChatTemplate, CivilDateTime, RenderInput, TemplateError, TemplateFiles,
+};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+
+#[derive(Deserialize)]
+struct File {
+    transformers: String,
+    now: CivilDateTime,
+    specials: Map<String, Value>,
+    cases: Vec<Case>,
+    templates: Vec<Template>,
+}
+
+#[derive(Deserialize)]
+struct Case {
+    name: String,
+    messages: Vec<Value>,
+    tools: Option<Vec<Value>>,
+    options: Map<String, Value>,
+    add_generation_prompt: bool,
+}
+
+#[derive(Deserialize)]
+struct Template {
+    name: String,
+    sources: BTreeMap<String, String>,
+    expected: Vec<Expected>,
+}
+
+#[derive(Deserialize, Debug)]
+#[serde(untagged)]
+enum Expected {
+    Text {
+        text: String,
+    },
+    Refused {
+        refused: String,
+        /// The template's words by `raise_exception`, not Jinja's or Python's.
+        own_words: bool,
+    },
+}
+
+/// Where Polar renders otherwise, and why.
+const DIFFERENCES: [(&str, &str); 2] = [
+    (
+        "llama-cpp-deepseek-r1",
+        "with tools it dumps a generator, which Python refuses; here it is a list and is dumped",
+    ),
+    (
+        "meetkai-functionary-medium-v3.1",
+        "with tools it adds text to what it marked `safe`, which escapes that text for HTML in Python",
+    ),
+];
+
+/// Families that must be there, without a difference.
+const FAMILIES: [&str; 17] = [
+    "Qwen-Qwen2.5-7B-Instruct",
+    "Qwen-Qwen3-0.6B",
+    "Qwen3.5-4B",
+    "Qwen3-Coder",
+    "meta-llama-Llama-3.1-8B-Instruct",
+    "meta-llama-Llama-3.2-3B-Instruct",
+    "meta-llama-Llama-3.3-70B-Instruct",
+    "mistralai-Mistral-Nemo-Instruct-2407",
+    "GLM-4.6",
+    "GLM-4.7-Flash",
+    "deepseek-ai-DeepSeek-R1-Distill-Qwen-32B",
+    "deepseek-ai-DeepSeek-V3.1",
+    "openai-gpt-oss-120b",
+    "Kimi-K2-Instruct",
+    "Kimi-K2-Thinking",
+    "SmolLM2-135M-Instruct",
+    "HuggingFaceTB-SmolLM3-3B",
+];
+
+#[test]
+fn text_and_refusals_are_those_of_transformers() {
+    let path = std::env::var("POLAR_TEMPLATE_CASES")
+        .expect("POLAR_TEMPLATE_CASES names the file that tests/templates/expected.py wrote");
+    let file: File = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    for family in FAMILIES {
+        let template = file.templates.iter().find(|template| template.name == family);
+        let expected = &template.unwrap_or_else(|| panic!("no template of {family}")).expected;
+        let texts = expected.iter().filter(|expected| matches!(expected, Expected::Text { .. }));
+        assert!(texts.count() * 2 >= expected.len(), "{family} refuses most of the conversations");
+        assert!(DIFFERENCES.iter().all(|(template, _)| *template != family), "{family}");
+    }
+    let mut unlike = Vec::new();
+    let mut unseen = DIFFERENCES.to_vec();
+    for template in &file.templates {
+        let compiled = compile(template, &file.specials);
+        for (case, expected) in file.cases.iter().zip(&template.expected) {
+            let found = match &compiled {
+                Ok(compiled) => render(compiled, case, file.now),
+                Err(error) => Err(error.clone()),
+            };
+            let Some(difference) = difference(expected, &found) else { continue };
+            if case.tools.is_some() && DIFFERENCES.iter().any(|(name, _)| *name == template.name) {
+                unseen.retain(|(name, _)| *name != template.name);
+            } else {
+                unlike.push(format!("{} / {}: {difference}", template.name, described(case)));
+            }
+        }
+    }
+    let (count, templates) = (file.cases.len(), file.templates.len());
+    println!("{templates} templates × {count} requests, transformers {}", file.transformers);
+    assert!(unlike.is_empty(), "{} unlike:\n{}", unlike.len(), unlike.join("\n"));
+    assert!(unseen.is_empty(), "no such difference any more: {unseen:?}");
+}
+
+fn compile(
+    template: &Template,
+    specials: &Map<String, Value>,
+) -> Result<ChatTemplate, TemplateError> {
+    ChatTemplate::new(TemplateFiles {
+        templates: template.sources.clone().into_iter().collect(),
+        specials: specials.clone(),
+    })
+}
+
+fn render(
+    template: &ChatTemplate,
+    case: &Case,
+    now: CivilDateTime,
+) -> Result<String, TemplateError> {
+    template.render(&RenderInput {
+        messages: &case.messages,
+        tools: case.tools.as_deref(),
+        add_generation_prompt: case.add_generation_prompt,
+        options: &case.options,
+        now,
+    })
+}
+
+/// What is not as `transformers` has it.
+fn difference(expected: &Expected, found: &Result<String, TemplateError>) -> Option<String> {
+    match (expected, found) {
+        (Expected::Text { text }, Ok(found)) if text == found => None,
+        (Expected::Text { text }, Ok(found)) => Some(first_difference(text, found)),
+        (Expected::Text { .. }, Err(error)) => Some(format!("refused here: {error}")),
+        (Expected::Refused { refused, .. }, Ok(_)) => Some(format!("refused there: {refused}")),
+        (
+            Expected::Refused { refused, own_words: true },
+            Err(TemplateError::Refused { message }),
+        ) if refused == message => None,
+        (
+            Expected::Refused { own_words: false, .. },
+            Err(
+                TemplateError::Render { .. }
+                | TemplateError::Compile { .. }
+                | TemplateError::NoMessages,
+            ),
+        ) => None,
+        (Expected::Refused { refused, .. }, Err(error)) => {
+            Some(format!("refused there: {refused}; refused here: {error}"))
+        }
+    }
+}
+
+fn first_difference(expected: &str, found: &str) -> String {
+    let shared = expected.chars().zip(found.chars()).take_while(|(a, b)| a == b).count();
+    let around =
+        |text: &str| -> String { text.chars().skip(shared.saturating_sub(20)).take(80).collect() };
+    format!("expected {:?}, found {:?}", around(expected), around(found))
+}
+
+fn described(case: &Case) -> String {
+    let tools = case.tools.as_ref().map_or(0, Vec::len);
+    let prompt = if case.add_generation_prompt { "prompt" } else { "no prompt" };
+    format!("{}, {tools} tools, {prompt}, {}", case.name, Value::Object(case.options.clone()))
+}
