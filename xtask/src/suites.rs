@@ -110,7 +110,7 @@ pub(crate) const ALL: &[Suite] = &[
     },
     Suite {
         name: "faults",
-        about: "four agent CLIs with an engine that fails; most of it is waiting",
+        about: "six agent CLIs with an engine that fails; most of it is waiting",
         default: false,
         run: || harnesses(&[&HELD_TO_FAULTS[..], &["--faults", "--parallel=4"]].concat()),
     },
@@ -269,7 +269,8 @@ fn deny() -> Result<Counts> {
 }
 
 /// Agent CLIs whose ways with a failing engine the scenarios know.
-const HELD_TO_FAULTS: [&str; 4] = ["claude_code", "codex", "gemini_cli", "pi"];
+const HELD_TO_FAULTS: [&str; 6] =
+    ["claude_code", "codex", "gemini_cli", "opencode", "pi", "qwen_code"];
 
 fn harnesses(how: &[&str]) -> Result<Counts> {
     let polar = polar()?;

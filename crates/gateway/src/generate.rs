@@ -8,7 +8,9 @@ use crate::session::{Session, lock};
 use crate::{Gateway, pages};
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::{HeaderValue, Method, Request as HttpRequest, Response, StatusCode, header};
+use axum::http::{
+    HeaderName, HeaderValue, Method, Request as HttpRequest, Response, StatusCode, header,
+};
 use bytes::Bytes;
 use jiff::Timestamp;
 use polar_convo::{
@@ -208,10 +210,11 @@ async fn generate(
     let mut encoder = StreamEncoder::new(dialect, head.clone());
     let stream = request.stream;
     let engine = gateway.engine.clone();
+    let name = HeaderValue::from_str(&request_id);
     let start = async move { engine.generate(GenerateRequest { request, request_id }).await };
     let mut driver =
         Driver::new(session, call, answered, Box::pin(start), gateway.config.call_timeout);
-    if stream {
+    let answer = if stream {
         match driver.accepted(gateway.config.header_wait).await {
             Ok(()) => {
                 let body = StreamBody::new(driver, encoder, gateway.config.keep_alive);
@@ -226,7 +229,12 @@ async fn generate(
         }
     } else {
         unary(dialect, head, driver).await
+    };
+    let mut response = answer.unwrap_or_else(|error| refuse(dialect, &error));
+    if let (Some(header), Ok(name)) = (request_id_header(dialect), name) {
+        response.headers_mut().insert(header, name);
     }
+    Ok(response)
 }
 
 fn stream_response(head: &ReplyHead, body: Body) -> Response<Body> {
@@ -329,6 +337,16 @@ pub(crate) fn refuse(dialect: Dialect, error: &ApiError) -> Response<Body> {
         }
     }
     response
+}
+
+/// Where a dialect's vendor names a call. Qwen Code repeats a call that an error broke off in the
+/// stream only where it has a name.
+fn request_id_header(dialect: Dialect) -> Option<HeaderName> {
+    match dialect {
+        Dialect::Chat | Dialect::Responses => Some(HeaderName::from_static("x-request-id")),
+        Dialect::Messages => Some(HeaderName::from_static("request-id")),
+        Dialect::Google => None,
+    }
 }
 
 /// A fresh id in the form the dialect's clients know.

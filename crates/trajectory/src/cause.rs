@@ -6,7 +6,7 @@
 
 use crate::lineage::Lineages;
 use crate::messages::{self, Difference};
-use polar_record::{Position, PrefixTree, RecordedCall, RecordedSession};
+use polar_record::{Nearest, Position, PrefixTree, RecordedCall, RecordedSession};
 use polar_types::{ForkCause, ForkPoint};
 use std::collections::{HashMap, HashSet};
 
@@ -104,16 +104,29 @@ impl<'a> Causes<'a> {
     /// one shares more messages. Where the front of all prompts differs, as after a change of
     /// tools, every call is equally near by tokens.
     fn compared_with(&self, call: &RecordedCall) -> Option<u32> {
-        let by_messages = call.nearest_by_messages;
-        let Some(by_tokens) = call.nearest_by_tokens else {
-            return by_messages.map(|nearest| nearest.call);
+        let by_tokens = self.nearest_turn(call, |call| call.nearest_by_tokens);
+        let by_messages = self.nearest_turn(call, |call| call.nearest_by_messages);
+        let (Some(by_tokens), Some(by_messages)) = (by_tokens, by_messages) else {
+            return by_tokens.or(by_messages);
         };
-        match by_messages {
-            Some(other) if other.shared > self.shared_messages(call, by_tokens.call) => {
-                Some(other.call)
-            }
-            _ => Some(by_tokens.call),
+        let shared = |other| self.shared_messages(call, other);
+        let is_nearer = shared(by_messages) > shared(by_tokens);
+        Some(if is_nearer { by_messages } else { by_tokens })
+    }
+
+    /// The nearest call that sampled anything. One that the engine refused is no turn that a
+    /// harness could change: what it went on from stands for it.
+    fn nearest_turn(
+        &self,
+        call: &RecordedCall,
+        nearest: impl Fn(&RecordedCall) -> Option<Nearest>,
+    ) -> Option<u32> {
+        let earlier = |call: &RecordedCall| nearest(call).map(|nearest| nearest.call);
+        let mut at = earlier(call)?;
+        while self.call(at).sampled_tokens() == 0 {
+            at = earlier(self.call(at))?;
         }
+        Some(at)
     }
 
     fn shared_messages(&self, call: &RecordedCall, other: u32) -> usize {
@@ -189,6 +202,10 @@ impl<'a> Pair<'a> {
         let Some((at, difference)) = self.first_difference() else {
             return self.cause_of_equal_messages();
         };
+        // What comes later was done as well, and by then the tokens had parted.
+        if at > self.causes.call(self.turn).prompt_messages() && self.reasoning_was_left_out() {
+            return ForkCause::ReasoningStripped;
+        }
         let is_reply = messages::role(&self.causes.session.message(self.old[at])) == "assistant";
         match difference {
             Difference::ReasoningGone => ForkCause::ReasoningStripped,
@@ -224,14 +241,10 @@ impl<'a> Pair<'a> {
     fn cause_of_equal_messages(&self) -> ForkCause {
         let turn = self.causes.call(self.turn);
         let comes_back = self.new.len() > turn.prompt_messages();
-        let sampled_from = turn.prompt_end().map_or(0, Position::depth);
-        let had_reasoning = !messages::reasoning(&self.causes.session.reply(turn)).is_empty();
         let parent_end = self.parent.and_then(|parent| self.causes.call(parent).sequence_end());
         if parent_end.is_some_and(|end| end.depth() == self.shared) {
             ForkCause::Branch
-        } else if comes_back && had_reasoning && self.shared <= sampled_from + OPENING_MARK_TOKENS {
-            // The harness sent the reasoning back, or dropped it where nobody saw it; the
-            // template left it out.
+        } else if self.reasoning_was_left_out() {
             ForkCause::ReasoningStripped
         } else if comes_back && self.reply_was_cut(turn.prompt_messages()) {
             ForkCause::TruncatedTurn
@@ -242,6 +255,16 @@ impl<'a> Pair<'a> {
         } else {
             ForkCause::HistoryRewritten
         }
+    }
+
+    /// Whether the tokens part where a reply that comes back had its reasoning. The harness sent
+    /// that back, or dropped it where nobody saw it; the template left it out.
+    fn reasoning_was_left_out(&self) -> bool {
+        let turn = self.causes.call(self.turn);
+        let sampled_from = turn.prompt_end().map_or(0, Position::depth);
+        self.new.len() > turn.prompt_messages()
+            && self.shared <= sampled_from + OPENING_MARK_TOKENS
+            && !messages::reasoning(&self.causes.session.reply(turn)).is_empty()
     }
 
     /// Whether the `at`-th message of the old history is a reply that did not end by itself.

@@ -97,6 +97,17 @@ impl Scene {
         self.calls.push(cut);
     }
 
+    /// As `ask`, where the engine refuses the prompt, before or after it says its tokens.
+    fn ask_refused(&mut self, messages: &[Value], tells_the_prompt: bool) {
+        self.ask(messages, said(""));
+        let mut refused = finished(self.calls.pop().unwrap(), "error");
+        refused.prompt_ids = refused.prompt_ids.filter(|_| tells_the_prompt);
+        refused.sampled_ids = tells_the_prompt.then(Vec::new);
+        refused.logprobs.clear();
+        refused.meta.sampled_tokens = 0;
+        self.calls.push(refused);
+    }
+
     #[track_caller]
     fn forks(&self, expected: &[ForkCause]) {
         let built = built_of(&self.calls);
@@ -112,8 +123,8 @@ impl Scene {
             };
             // The evidence is what comparing every earlier sequence gives.
             let sequence = |call: &CallRecord| {
-                let prompt = call.prompt_ids.clone().unwrap();
-                [prompt, call.sampled_ids.clone().unwrap()].concat()
+                let prompt = call.prompt_ids.clone().unwrap_or_default();
+                [prompt, call.sampled_ids.clone().unwrap_or_default()].concat()
             };
             let this = index(&trace.calls[0]);
             let shared = |other: &CallRecord| {
@@ -262,6 +273,30 @@ fn what_the_engine_never_saw_is_not_named() {
 }
 
 #[test]
+fn what_is_done_behind_the_place_where_tokens_part_is_not_named() {
+    // A reply is cut and left out, and the harness asks for another: the template drops the
+    // reasoning before that question.
+    let begun = [system(), user("go"), ran_with_thought(), result("ok")];
+    for kept in [&[][..], &[said("a long re")], &[said("another")]] {
+        let mut scene = Scene::new(Template::StripsReasoning);
+        scene.ask(&begun[..2], ran_with_thought());
+        scene.calls.push({
+            let mut exact = Scene::new(Template::Exact);
+            exact.ask_cut(&begun, said("a long re"));
+            exact.calls.pop().unwrap()
+        });
+        scene.ask(&[&begun[..], kept, &[user("go on")]].concat(), said("c"));
+        scene.forks(&[NewLineage, ReasoningStripped]);
+    }
+}
+
+fn ran_with_thought() -> Value {
+    let mut reply = ran("{}");
+    reply["reasoning_content"] = json!("hm hm");
+    reply
+}
+
+#[test]
 fn a_history_that_is_shorter_is_rewritten_or_goes_on_from_an_earlier_reply() {
     for reply in [said("x"), thought("hm", "x")] {
         let mut scene = Scene::new(Template::Exact);
@@ -326,6 +361,33 @@ fn a_cut_reply_that_is_closed_is_continued_and_one_that_is_not_kept_is_truncated
     *scene.calls[0].sampled_ids.as_mut().unwrap().last_mut().unwrap() = 77;
     scene.ask(&[system(), user("go"), said("a long re"), user("go on")], said("b"));
     scene.forks(&[NewLineage, TruncatedTurn]);
+}
+
+#[test]
+fn a_refused_call_is_no_turn_that_was_changed() {
+    let begun = [system(), user("go"), thought("hm hm", "a"), user("b")];
+    for tells_the_prompt in [false, true] {
+        // Asked for less than was refused, and for a summary of it: what parts from the tokens
+        // is the turn before.
+        for history in [
+            [&begun[..], &[user("sum up")]].concat(),
+            [&begun[..], &[said("it is too long"), user("sum up")]].concat(),
+            [&begun[..3], &[user("b, in short")]].concat(),
+        ] {
+            let mut scene = Scene::new(Template::StripsReasoning);
+            scene.ask(&begun[..2], thought("hm hm", "a"));
+            scene.ask_refused(&begun, tells_the_prompt);
+            scene.ask_refused(&begun, tells_the_prompt);
+            scene.ask(&history, said("c"));
+            scene.forks(&[NewLineage, ReasoningStripped]);
+        }
+
+        // Nothing was sampled before.
+        let mut scene = Scene::new(Template::Exact);
+        scene.ask_refused(&begun[..2], tells_the_prompt);
+        scene.ask(&[system(), user("go"), user("on")], said("a"));
+        scene.forks(&[NewLineage]);
+    }
 }
 
 #[test]

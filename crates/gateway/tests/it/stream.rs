@@ -154,3 +154,39 @@ async fn an_engine_that_breaks_off_ends_the_stream_in_an_error() {
         assert_eq!(call.delivered, Some(false));
     }
 }
+
+#[tokio::test]
+async fn an_answer_names_its_call_as_the_record_does() {
+    let rig = Rig::start().await;
+    let session = rig.open("s");
+    let mut named = Vec::new();
+    for stream in [false, true] {
+        for (path, body) in dialects(stream) {
+            let (response, call) = rig.call(path, session.secret(), &body).await;
+            call.prompt(&[1]);
+            call.text("a", &[2]);
+            call.end(1, 1);
+            let whole = within("headers", response).await.unwrap();
+            // Before the first byte of a stream, too, for there it can be said no more.
+            rig.engine.refuse(engine_error(ErrorClass::NotFound, "because"));
+            let refused = rig.post(path, session.secret(), &body).send().await.unwrap();
+            let header = match path {
+                "/v1/chat/completions" | "/v1/responses" => Some("x-request-id"),
+                "/v1/messages" => Some("request-id"),
+                _ => None,
+            };
+            for response in [whole, refused] {
+                let name = header.and_then(|header| response.headers().get(header)).cloned();
+                named.push(name.map(|name| name.to_str().unwrap().to_owned()));
+                within("body", response.bytes()).await.unwrap();
+            }
+        }
+    }
+    session.close().unwrap();
+    let recorded = rig.recorded("s");
+    assert_eq!(recorded.calls().len(), named.len());
+    for (call, named) in recorded.calls().iter().zip(named) {
+        let known = call.meta.extra["engine_request_id"].as_str().map(str::to_owned);
+        assert_eq!(named, known.filter(|_| call.meta.dialect != "google"));
+    }
+}

@@ -104,6 +104,7 @@ const SHIPPED: &[(&str, &str)] = &shipped![
     "overloaded",
     "context_overflow",
     "cut_stream",
+    "cut_text",
     "silence",
     "restart",
 ];
@@ -160,7 +161,8 @@ impl Scenario {
 
     /// What the simulated model plays for a program of which this is known.
     pub fn policy(&self, notes: &CheckNotes) -> Result<Policy, ScenarioError> {
-        let rules = script::expand(&self.rules, notes);
+        let own = self.notes(notes).rules;
+        let rules = [script::expand(&own, notes), script::expand(&self.rules, notes)].concat();
         let policy = serde_json::json!({
             "name": self.name,
             "description": self.about,

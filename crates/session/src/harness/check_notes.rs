@@ -41,6 +41,9 @@ pub struct ScenarioNotes {
     pub env: BTreeMap<String, String>,
     /// Model name the program is told.
     pub model: Option<String>,
+    /// Rules of the simulated model that come before the scenario's own, for calls that only
+    /// this program makes.
+    pub rules: Vec<Value>,
     /// Expectations in place of the scenario's own, key by key.
     pub expect: Map<String, Value>,
 }
