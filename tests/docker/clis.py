@@ -4,9 +4,11 @@
     clis.py POLAR [HARNESS …]
 
 The image is a Debian tree by debootstrap with Python in it, imported once and kept under
-IMAGE; no registry is asked. Each harness repairs the demo task against the engine
-simulator, and the run must end with a reward of 1 and all tokens accounted for. Needs
-root, debootstrap and a Docker daemon.
+IMAGE; no registry is asked. Pi and Claude Code repair the demo task against the engine
+simulator, and the run must end with a reward of 1 and all tokens accounted for. Then all
+six go through the scenarios that take longest: thirty turns, and a conversation that is
+summed up. With harnesses named, only those do either. Needs root, debootstrap and a Docker
+daemon.
 """
 
 import contextlib
@@ -22,6 +24,8 @@ ROOT = Path(__file__).parent.parent.parent
 TASK = ROOT / "crates/simulator/assets/tasks/fix-test.yaml"
 IMAGE = "polar-test-debian:bookworm-python-1"
 RUN_SECONDS = 600
+REPAIR = ["pi", "claude_code"]
+WORK_LONG = ["claude_code", "codex", "gemini_cli", "opencode", "pi", "qwen_code"]
 
 
 def make_image() -> None:
@@ -81,24 +85,32 @@ def run(polar: str, harness: str, engine: str, task: Path) -> None:
         raise SystemExit(f"{harness}: tokens are not accounted for")
 
 
+def work_long(polar: str, harnesses: list[str]) -> None:
+    scenarios = ["--scenario=long_task", "--scenario=compaction", f"--timeout={RUN_SECONDS}"]
+    where = ["--runtime=docker", f"--image={IMAGE}", "--parallel=2"]
+    line = [polar, "harness", "check", "--strict", *harnesses, *scenarios, *where]
+    subprocess.run(line, check=True)
+
+
 def leftovers() -> list[str]:
     line = ["docker", "ps", "--all", "--quiet", "--filter", "label=polar.node"]
     return subprocess.run(line, capture_output=True, text=True, check=True).stdout.split()
 
 
 def main() -> int:
-    polar, *harnesses = sys.argv[1:]
+    polar, *named = sys.argv[1:]
+    polar = os.path.abspath(polar)
     started = time.monotonic()
     make_image()
     before = set(leftovers())
-    harnesses = harnesses or ["pi", "claude_code"]
-    with tempfile.TemporaryDirectory() as folder, simulator(os.path.abspath(polar)) as engine:
-        for harness in harnesses:
-            run(os.path.abspath(polar), harness, engine, task_file(Path(folder)))
+    with tempfile.TemporaryDirectory() as folder, simulator(polar) as engine:
+        for harness in named or REPAIR:
+            run(polar, harness, engine, task_file(Path(folder)))
+    work_long(polar, named or WORK_LONG)
     left = set(leftovers()) - before
     if left:
         raise SystemExit(f"containers left behind: {', '.join(sorted(left))}")
-    print(f"{len(harnesses)} passed in {time.monotonic() - started:.1f}s")
+    print(f"{len(named or REPAIR)} passed in {time.monotonic() - started:.1f}s")
     return 0
 
 
