@@ -463,7 +463,7 @@ def test_functions_are_called_in_their_older_form(
 
 @pytest.mark.parametrize(
     ("history", "traces", "restored"),
-    [("restored", 1, {"arguments": 1, "reasoning": 1}), ("as_sent", 2, {"arguments": 1})],
+    [("sampled", 1, {"arguments": 1, "reasoning": 1}), ("as_sent", 2, {"arguments": 1})],
 )
 def test_reasoning_that_a_client_drops_is_in_the_next_prompt_unless_told_otherwise(
     deployment: Deployment, history: str, traces: int, restored: dict[str, int]

@@ -121,6 +121,16 @@ pub(crate) struct EngineArgs {
     /// Parse reasoning in Polar, out of the engine's raw text: the name of a parser, or `auto`.
     #[arg(long, env = "POLAR_REASONING_PARSER", value_name = "NAME")]
     pub(crate) reasoning_parser: Option<ParserChoice<ReasoningFormat>>,
+
+    /// Make prompts in Polar and give the engine ids, so that every turn goes on from exactly what
+    /// was sampled. Needs the model's files: see --model-files.
+    #[arg(long, env = "POLAR_TOKEN_MODE")]
+    pub(crate) token_mode: bool,
+
+    /// Folder with the model's tokenizer.json and chat template, for --token-mode, which this switches
+    /// on; where the engine has its model from when not given, if that is on this machine.
+    #[arg(long, env = "POLAR_MODEL_FILES", value_name = "FOLDER")]
+    pub(crate) model_files: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -461,6 +471,11 @@ pub(crate) struct SimulateEngine {
     /// Model name to serve.
     #[arg(long, default_value = "polar-simulator", value_name = "NAME")]
     pub(crate) model: String,
+
+    /// Write the simulated model's tokenizer and chat template into this folder, for gateways in
+    /// token mode.
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) model_files: Option<PathBuf>,
 
     /// Tokens per second of each reply; unlimited when not given.
     #[arg(long, value_name = "RATE")]

@@ -7,7 +7,8 @@ use crate::paths;
 use crate::token::{self, Token};
 use anyhow::{Context, Result, bail};
 use polar_engine::{
-    Engine, EngineKind, EngineOptions, Outcome, ParserOptions, ProbeError, ProbeReport,
+    Engine, EngineKind, EngineOptions, ModelFiles, Outcome, ParserOptions, ProbeError, ProbeReport,
+    TokenModeOptions,
 };
 use polar_gateway::GatewayConfig;
 use polar_node::{Node, NodeConfig, NodeError, ServerAddress};
@@ -357,6 +358,13 @@ fn is_starting(error: &anyhow::Error) -> bool {
     matches!(refused, Some(ProbeError::Engine(said)) if said.status == Some(503))
 }
 
+/// How token mode is wanted, if it is.
+fn token_mode(args: &EngineArgs) -> Result<Option<TokenModeOptions>> {
+    let folder = args.model_files.as_deref();
+    let files = folder.map(ModelFiles::read).transpose().context("--model-files")?;
+    Ok((args.token_mode || files.is_some()).then_some(TokenModeOptions { files }))
+}
+
 /// The same with all that was checked.
 pub(crate) async fn probe_engine(args: &EngineArgs) -> Result<(Arc<dyn Engine>, ProbeReport)> {
     let Some(address) = &args.engine else {
@@ -374,6 +382,7 @@ pub(crate) async fn probe_engine(args: &EngineArgs) -> Result<(Arc<dyn Engine>, 
         model: args.engine_model.clone(),
         api_key: args.engine_api_key.clone(),
         parsers: ParserOptions { tools: args.tool_parser, reasoning: args.reasoning_parser },
+        token_mode: token_mode(args)?,
         ..EngineOptions::default()
     };
     let address = base_url(address);

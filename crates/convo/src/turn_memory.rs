@@ -168,7 +168,7 @@ impl TurnMemory {
                 let told = &self.turns[turn];
                 told.restore_calls(message, &mut report);
                 // A turn that a harness has taken apart has its reasoning once.
-                if policy == HistoryPolicy::Restored && is_sure && found.insert(turn) {
+                if policy != HistoryPolicy::AsSent && is_sure && found.insert(turn) {
                     told.restore_rest(message, &mut report);
                 }
             }

@@ -7,6 +7,7 @@ use crate::parsing::Parsing;
 use crate::probe::{self, ProbeError, ProbeReport, Setup};
 use crate::prompt_end::PromptEnd;
 use crate::sglang::{MODEL_INFO, Sglang};
+use crate::token_mode::{InTokenMode, TokenMode, TokenModeOptions};
 use crate::transport::{Timeouts, Transport};
 use crate::vllm::{CHAT, Vllm, WEIGHT_INFO};
 use crate::vllm_tokens;
@@ -29,6 +30,8 @@ pub struct EngineOptions {
     pub vocab_size: Option<u32>,
     /// What is parsed here instead of by the engine.
     pub parsers: ParserOptions,
+    /// Set where calls are to be made in token mode.
+    pub token_mode: Option<TokenModeOptions>,
     /// How long to wait for what.
     pub timeouts: Timeouts,
 }
@@ -53,7 +56,12 @@ pub async fn probe(
         None => detect(&transport, model).await?,
     };
     let names = (model.id.as_str(), model.root.as_deref());
-    let chosen = parser_choice::choose(options.parsers, kind, &transport, names).await?;
+    let own_choice = match (kind, &options.token_mode) {
+        // Parses its chat completions itself, which token mode hardly needs.
+        (EngineKind::LlamaCpp, Some(_)) => ParserOptions::default(),
+        _ => options.parsers,
+    };
+    let chosen = parser_choice::choose(own_choice, kind, &transport, names).await?;
     let info = describe(kind, &transport, model, options.vocab_size).await;
     let own_parsers = OwnParsers::ask(kind, &transport).await;
     // Only SGLang takes tools without being able to parse calls of them.
@@ -77,11 +85,17 @@ pub async fn probe(
         }
     };
     let setup = Setup { parses_tools, parsers: chosen, prompt_end: prompt_end.clone() };
-    let report = probe::run(engine(info, false).as_ref(), setup).await?;
+    let mut report = probe::run(engine(info, false).as_ref(), setup).await?;
     // Asked behind the probe, for a first generation may take minutes.
     let generates = kind == EngineKind::Vllm && vllm_tokens::generates(&transport, &model.id).await;
     // The probe measures what logprobs mean; from here on the engine says so.
-    Ok((engine(report.info.clone(), generates), report))
+    let engine = engine(report.info.clone(), generates);
+    let Some(token_mode) = options.token_mode else { return Ok((engine, report)) };
+    let (mode, checks) = TokenMode::start(engine, token_mode, options.parsers).await?;
+    report.checks.extend(checks);
+    report.info.token_mode = Some(mode.info());
+    let engine = InTokenMode { mode: Arc::new(mode), info: report.info.clone() };
+    Ok((Arc::new(engine), report))
 }
 
 /// How most models write reasoning.
@@ -189,6 +203,8 @@ async fn describe(
         vocab_size: vocab_size.or(model.meta.as_ref().and_then(|meta| meta.n_vocab)),
         logprob_mode: "raw".to_owned(),
         weight_version: None,
+        model_folder: model.root.clone(),
+        token_mode: None,
     };
     match kind {
         EngineKind::Vllm => {
@@ -200,6 +216,8 @@ async fn describe(
             let version: Option<Version> = transport.get("/server_info").await.ok();
             info.version = version.and_then(|page| page.version);
             info.weight_version = MODEL_INFO.ask(transport).await;
+            let page: SglangModel = transport.get(MODEL_INFO.0).await.unwrap_or_default();
+            info.model_folder = page.tokenizer_path.or(page.model_path).or(info.model_folder);
             info.logprob_mode = "temperature".to_owned();
         }
         EngineKind::LlamaCpp => {
@@ -213,6 +231,14 @@ async fn describe(
         info.vocab_size = vocab_size_by_refusal(transport, &model.id).await;
     }
     info
+}
+
+/// Where SGLang has its model from.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct SglangModel {
+    tokenizer_path: Option<String>,
+    model_path: Option<String>,
 }
 
 /// The parsers that SGLang was started with.

@@ -16,6 +16,7 @@ mod connect;
 mod error;
 mod llama_cpp;
 mod llama_tokens;
+mod model_files;
 mod parser_choice;
 mod parsing;
 mod probe;
@@ -25,6 +26,7 @@ mod request_body;
 mod sglang;
 mod sglang_tokens;
 mod token_engine;
+mod token_mode;
 mod tokens;
 mod transport;
 mod vllm;
@@ -33,11 +35,13 @@ mod weight_version;
 
 pub use connect::{EngineOptions, connect, probe};
 pub use error::EngineError;
+pub use model_files::{ModelFiles, ModelFilesError};
 pub use parser_choice::{ParserChoice, ParserOptions};
 pub use parsing::PARSE_FAULTS;
 pub use polar_tokens::parse::{ReasoningFormat, ToolFormat};
 pub use probe::{Check, Outcome, ProbeError, ProbeReport};
 pub use token_engine::{EngineArray, NOT_SENT, SampleRequest, TokenEngine};
+pub use token_mode::{Disagreement, TokenMode, TokenModeError, TokenModeOptions};
 pub use transport::Timeouts;
 
 use async_trait::async_trait;
@@ -47,6 +51,7 @@ use polar_types::WeightSpan;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::pin::Pin;
+use std::sync::Arc;
 
 /// Which engine it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -80,6 +85,25 @@ pub struct EngineInfo {
     pub logprob_mode: String,
     /// Weight version at the time of the probe.
     pub weight_version: Option<String>,
+    /// Where the engine has the model from, as it says: a folder of its machine, or a name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model_folder: Option<String>,
+    /// Set in token mode.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token_mode: Option<TokenModeInfo>,
+}
+
+/// What prompts are made with in token mode. Kept with every record.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TokenModeInfo {
+    /// Hash of the chat template.
+    pub template: String,
+    /// Hash of the tokenizer.
+    pub tokenizer: String,
+    /// How calls are read out of what is sampled.
+    pub tool_parser: String,
+    /// How reasoning is.
+    pub reasoning_parser: String,
 }
 
 /// One generation.
@@ -151,6 +175,11 @@ pub trait Engine: Send + Sync {
 
     /// The side of it that takes ids, where there is one.
     fn tokens(&self) -> Option<&dyn TokenEngine> {
+        None
+    }
+
+    /// How calls are made in token mode, where that is wanted.
+    fn token_mode(&self) -> Option<&Arc<TokenMode>> {
         None
     }
 }

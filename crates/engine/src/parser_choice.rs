@@ -43,7 +43,8 @@ impl<T: FromStr<Err = UnknownParser>> FromStr for ParserChoice<T> {
 }
 
 impl<T: Copy> ParserChoice<T> {
-    fn or(self, found: T) -> T {
+    /// What was asked for, or else what was found.
+    pub(crate) fn or(self, found: T) -> T {
         match self {
             Self::Auto => found,
             Self::Format(format) => format,

@@ -40,29 +40,15 @@ impl Engine for Parsing {
 
     async fn generate(&self, asked: GenerateRequest) -> Result<EngineStream, EngineError> {
         let GenerateRequest { mut request, request_id } = asked;
-        let tools = match request.tool_choice {
-            Some(ToolChoice::None) => ToolSchemas::default(),
-            _ => schemas(&request),
-        };
-        self.ask_for_text(&mut request);
         let kind = self.info().kind;
         // vLLM tells its prompt before the text, which is exact; SGLang after it.
         let start = match kind {
             EngineKind::Vllm => ReplyStart::Usual,
             _ => self.prompt_end.usual_start(&request).await,
         };
-        let mut parsing = ReplyParsing {
-            family: self.family,
-            start,
-            tools,
-            prompt_end: Arc::clone(&self.prompt_end),
-            request_id: request_id.clone(),
-            parser: None,
-            engine_reasoned: false,
-            engine_calls: 0,
-            calls: 0,
-            malformed: Vec::new(),
-        };
+        let mut parsing = ReplyParsing::new(self.family, start, &request, &request_id)
+            .looking_at_the_prompt(&self.prompt_end);
+        self.ask_for_text(&mut request);
         let events = self.engine.generate(GenerateRequest { request, request_id }).await?;
         let parsed = events.flat_map(move |event| stream::iter(parsing.take(event)));
         Ok(Box::pin(parsed))
@@ -104,11 +90,12 @@ fn schemas(request: &Request) -> ToolSchemas {
 }
 
 /// The parsing of one reply.
-struct ReplyParsing {
+pub(crate) struct ReplyParsing {
     family: ParserFamily,
     start: ReplyStart,
     tools: ToolSchemas,
-    prompt_end: Arc<PromptEnd>,
+    /// Tells from a prompt where the reply begins.
+    prompt_end: Option<Arc<PromptEnd>>,
     request_id: String,
     /// Made with the first text.
     parser: Option<ReplyParser>,
@@ -121,15 +108,44 @@ struct ReplyParsing {
 }
 
 impl ReplyParsing {
-    fn take(
+    pub(crate) fn new(
+        family: ParserFamily,
+        start: ReplyStart,
+        request: &Request,
+        request_id: &str,
+    ) -> Self {
+        let tools = match request.tool_choice {
+            Some(ToolChoice::None) => ToolSchemas::default(),
+            _ => schemas(request),
+        };
+        Self {
+            family,
+            start,
+            tools,
+            prompt_end: None,
+            request_id: request_id.to_owned(),
+            parser: None,
+            engine_reasoned: false,
+            engine_calls: 0,
+            calls: 0,
+            malformed: Vec::new(),
+        }
+    }
+
+    /// Goes by the prompt that comes with the reply, if it comes before the text.
+    fn looking_at_the_prompt(mut self, prompt_end: &Arc<PromptEnd>) -> Self {
+        self.prompt_end = Some(Arc::clone(prompt_end));
+        self
+    }
+
+    pub(crate) fn take(
         &mut self,
         event: Result<EngineEvent, EngineError>,
     ) -> Vec<Result<EngineEvent, EngineError>> {
         match event {
             Ok(EngineEvent::PromptIds(ids)) => {
-                if let Some(start) = self.prompt_end.start(&ids) {
-                    self.start = start;
-                }
+                let start = self.prompt_end.as_ref().and_then(|end| end.start(&ids));
+                self.start = start.unwrap_or(self.start);
                 vec![Ok(EngineEvent::PromptIds(ids))]
             }
             Ok(EngineEvent::Chunk { events, ids, logprobs }) => {

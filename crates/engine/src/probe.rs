@@ -5,7 +5,10 @@
 //! means on this engine.
 
 use crate::prompt_end::PromptEnd;
-use crate::{Engine, EngineError, EngineEvent, EngineInfo, EngineKind, GenerateRequest};
+use crate::{
+    Engine, EngineError, EngineEvent, EngineInfo, EngineKind, EngineStream, GenerateRequest,
+    TokenModeError,
+};
 use futures_util::StreamExt;
 use polar_convo::{Dialect, Message, ReplyEvent, Request, Role, Tool};
 use polar_tokens::parse::{ParserFamily, ReplyStart, ToolFormat};
@@ -88,6 +91,9 @@ pub enum ProbeError {
         /// The served model.
         model: String,
     },
+    /// It cannot be used in token mode.
+    #[error("token mode: {0}")]
+    TokenMode(#[from] TokenModeError),
     /// It generates, but not so that its replies can be trained on.
     #[error("{0}")]
     Unfit(Box<ProbeReport>),
@@ -150,12 +156,12 @@ struct Probe<'a> {
 
 /// Everything one generation gave.
 #[derive(Default)]
-struct Generation {
-    prompt_ids: Option<Vec<u32>>,
-    ids: Vec<u32>,
-    logprobs: Vec<Option<f32>>,
+pub(crate) struct Generation {
+    pub(crate) prompt_ids: Option<Vec<u32>>,
+    pub(crate) ids: Vec<u32>,
+    pub(crate) logprobs: Vec<Option<f32>>,
     prompt_tokens: u64,
-    completion_tokens: u64,
+    pub(crate) completion_tokens: u64,
     text: String,
     reasoned: bool,
 }
@@ -193,6 +199,26 @@ pub(crate) fn tool() -> Tool {
         }),
         rest: serde_json::Map::new(),
     }
+}
+
+/// All of a generation.
+pub(crate) async fn collect(mut stream: EngineStream) -> Result<Generation, EngineError> {
+    let mut generation = Generation::default();
+    while let Some(event) = stream.next().await {
+        match event? {
+            EngineEvent::PromptIds(ids) => generation.prompt_ids = Some(ids),
+            EngineEvent::Chunk { ids, logprobs, events } => {
+                generation.read(&events);
+                generation.ids.extend(ids);
+                generation.logprobs.extend(logprobs);
+            }
+            EngineEvent::End(end) => {
+                generation.prompt_tokens = end.usage.prompt_tokens;
+                generation.completion_tokens = end.usage.completion_tokens;
+            }
+        }
+    }
+    Ok(generation)
 }
 
 impl Probe<'_> {
@@ -252,23 +278,7 @@ impl Probe<'_> {
 
     async fn collect(&self, name: &str, request: Request) -> Result<Generation, EngineError> {
         let request_id = format!("polar-probe-{}", name.replace(' ', "-"));
-        let mut stream = self.engine.generate(GenerateRequest { request, request_id }).await?;
-        let mut generation = Generation::default();
-        while let Some(event) = stream.next().await {
-            match event? {
-                EngineEvent::PromptIds(ids) => generation.prompt_ids = Some(ids),
-                EngineEvent::Chunk { ids, logprobs, events } => {
-                    generation.read(&events);
-                    generation.ids.extend(ids);
-                    generation.logprobs.extend(logprobs);
-                }
-                EngineEvent::End(end) => {
-                    generation.prompt_tokens = end.usage.prompt_tokens;
-                    generation.completion_tokens = end.usage.completion_tokens;
-                }
-            }
-        }
-        Ok(generation)
+        collect(self.engine.generate(GenerateRequest { request, request_id }).await?).await
     }
 
     /// With a tool if the engine takes tools, else without.
@@ -407,7 +417,7 @@ fn bias(id: u32) -> Value {
     Value::Object(bias)
 }
 
-fn count_problem(what: &str, given: usize, counted: u64) -> Option<String> {
+pub(crate) fn count_problem(what: &str, given: usize, counted: u64) -> Option<String> {
     (given as u64 != counted)
         .then(|| format!("the engine counts {counted} {what} tokens but gives {given} ids"))
 }

@@ -6,7 +6,8 @@
 use crate::request_body::prompt_body;
 use crate::transport::Transport;
 use polar_convo::{Dialect, Message, Request, Role};
-use polar_tokens::parse::ReplyStart;
+use polar_tokens::parse::{ParserFamily, ReplyStart};
+use polar_tokens::tokenizer::Tokenizer;
 use serde::Deserialize;
 use serde_json::json;
 use std::collections::HashMap;
@@ -16,10 +17,16 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub(crate) struct PromptEnd {
     transport: Transport,
     model: String,
-    open: Vec<u32>,
-    close: Vec<u32>,
+    marks: ReasoningMarks,
     /// By what a request says about rendering.
     usual: Mutex<HashMap<String, ReplyStart>>,
+}
+
+/// The marks around reasoning, as ids; none where they are not known.
+#[derive(Debug, Default)]
+pub(crate) struct ReasoningMarks {
+    open: Vec<u32>,
+    close: Vec<u32>,
 }
 
 #[derive(Deserialize)]
@@ -33,6 +40,29 @@ const TAIL: usize = 16;
 
 /// Kinds of requests to remember.
 const REMEMBERED: usize = 64;
+
+impl ReasoningMarks {
+    /// Of a family, by the model's own tokenizer.
+    pub(crate) fn of(tokenizer: &Tokenizer, family: ParserFamily) -> Self {
+        let ids = |mark| tokenizer.encode(mark).unwrap_or_default();
+        let marks = family.reasoning_marks();
+        marks
+            .map_or_else(Self::default, |(open, close)| Self { open: ids(open), close: ids(close) })
+    }
+
+    /// Where the reply to this prompt begins, if that can be told.
+    pub(crate) fn start(&self, prompt: &[u32]) -> Option<ReplyStart> {
+        if self.open.is_empty() || self.close.is_empty() || self.open == self.close {
+            return None;
+        }
+        let tail = &prompt[prompt.len().saturating_sub(TAIL)..];
+        let last = |mark: &[u32]| tail.windows(mark.len()).rposition(|ids| ids == mark);
+        Some(match last(&self.open) > last(&self.close) {
+            true => ReplyStart::InReasoning,
+            false => ReplyStart::Fresh,
+        })
+    }
+}
 
 impl PromptEnd {
     /// Asks the engine for the ids of the marks. Without marks, or where the engine does not
@@ -51,20 +81,13 @@ impl PromptEnd {
             }
         }
         let [open, close] = ids;
-        Self { transport, model: model.to_owned(), open, close, usual: Mutex::default() }
+        let marks = ReasoningMarks { open, close };
+        Self { transport, model: model.to_owned(), marks, usual: Mutex::default() }
     }
 
     /// Where the reply to this prompt begins, if that can be told.
     pub(crate) fn start(&self, prompt: &[u32]) -> Option<ReplyStart> {
-        if self.open.is_empty() || self.close.is_empty() || self.open == self.close {
-            return None;
-        }
-        let tail = &prompt[prompt.len().saturating_sub(TAIL)..];
-        let last = |mark: &[u32]| tail.windows(mark.len()).rposition(|ids| ids == mark);
-        Some(match last(&self.open) > last(&self.close) {
-            true => ReplyStart::InReasoning,
-            false => ReplyStart::Fresh,
-        })
+        self.marks.start(prompt)
     }
 
     /// Where replies to such requests begin, for engines that tell the prompt too late.

@@ -1,9 +1,9 @@
 //! A call while it runs: what has been sampled so far, and its record in the end.
 
+use crate::prompt::Prompt;
 use jiff::Timestamp;
 use polar_convo::{
-    ApiError, Dialect, Reply, ReplyEvent, Request, ToolChoice, chat_messages, chat_tool_choice,
-    chat_tools, reply_message,
+    ApiError, Dialect, Reply, ReplyEvent, Request, ToolChoice, chat_tool_choice, reply_message,
 };
 use polar_engine::{EngineEnd, EngineInfo};
 use polar_record::{CallMeta, CallRecord};
@@ -35,9 +35,12 @@ pub(crate) struct OpenCall {
 }
 
 impl OpenCall {
-    /// `headers` says who made the call, `normalised` how often which rule found something.
+    /// `messages` and `tools` are the request's in Chat's terms. `headers` says who made the call,
+    /// `normalised` how often which rule found something.
     pub(crate) fn new(
         request: &Request,
+        messages: Vec<Value>,
+        tools: Vec<Value>,
         engine: &EngineInfo,
         headers: BTreeMap<String, String>,
         normalised: &BTreeMap<String, u64>,
@@ -73,8 +76,8 @@ impl OpenCall {
             model: request.model.clone(),
             started_at: Timestamp::now(),
             started: Instant::now(),
-            messages: chat_messages(request),
-            tools: (!request.tools.is_empty()).then(|| Value::Array(chat_tools(request))),
+            messages,
+            tools: (!tools.is_empty()).then_some(Value::Array(tools)),
             sampling: serde_json::to_value(&request.sampling).unwrap_or_default(),
             max_tokens: request.sampling.max_tokens,
             context_window: engine.context_window,
@@ -96,6 +99,11 @@ impl OpenCall {
 
     pub(crate) fn prompt(&mut self, ids: Vec<u32>) {
         self.prompt_ids = Some(ids);
+    }
+
+    /// Notes how the prompt was made.
+    pub(crate) fn prompted_by(&mut self, prompt: &Prompt) {
+        self.extra.insert("prompt".to_owned(), prompt.note());
     }
 
     pub(crate) fn chunk(&mut self, events: &[ReplyEvent], ids: &[u32], logprobs: &[Option<f32>]) {

@@ -3,8 +3,9 @@
 use crate::auth::{Addressed, header_secret, query_secret, split_path};
 use crate::call::OpenCall;
 use crate::google::{GoogleAddress, GoogleMethod};
-use crate::reply::{Answered, Driver, Step, StreamBody, UnaryBody};
-use crate::session::{Session, lock};
+use crate::prompt::Prompt;
+use crate::reply::{Answered, Driver, Step, StreamBody, UnaryBody, engine_failure};
+use crate::session::{Session, SharedCall, lock};
 use crate::{Gateway, pages};
 use axum::body::Body;
 use axum::extract::State;
@@ -15,11 +16,12 @@ use bytes::Bytes;
 use jiff::Timestamp;
 use polar_convo::{
     ApiError, Dialect, GoogleFraming, Reply, ReplyHead, SampledToken, StreamEncoder, apply_pins,
-    error_response, unary_body,
+    chat_messages, chat_tools, error_response, unary_body,
 };
-use polar_engine::GenerateRequest;
+use polar_engine::{Engine, EngineStream, GenerateRequest};
 use polar_types::ErrorClass;
-use std::sync::Arc;
+use serde_json::Value;
+use std::sync::{Arc, OnceLock};
 
 /// What a path asks for.
 enum Route {
@@ -193,8 +195,11 @@ async fn generate(
 
     let info = gateway.engine.info();
     let request_id = format!("polar-{}", random_id());
-    let call = OpenCall::new(&request, info, evidence, &normalised).asked_as(&request_id);
-    let call = session
+    let (messages, tools) = (chat_messages(&request), chat_tools(&request));
+    let to_plan = session.prompts.is_some().then(|| (messages.clone(), tools.clone()));
+    let call =
+        OpenCall::new(&request, messages, tools, info, evidence, &normalised).asked_as(&request_id);
+    let (key, call) = session
         .begin(call, gateway.config.max_calls_per_session)
         .map_err(|class| begin_refused(class, gateway.config.max_calls_per_session))?;
     let head = ReplyHead {
@@ -209,11 +214,18 @@ async fn generate(
     let answered = Answered::new(&session, &head, &request);
     let mut encoder = StreamEncoder::new(dialect, head.clone());
     let stream = request.stream;
-    let engine = gateway.engine.clone();
     let name = HeaderValue::from_str(&request_id);
-    let start = async move { engine.generate(GenerateRequest { request, request_id }).await };
+    let start = Start {
+        engine: gateway.engine.clone(),
+        session: session.clone(),
+        call: call.clone(),
+        prompt: answered.prompt(),
+        asked: GenerateRequest { request, request_id },
+        to_plan,
+    };
+    let start = Box::pin(start.run());
     let mut driver =
-        Driver::new(session, call, answered, Box::pin(start), gateway.config.call_timeout);
+        Driver::new(session, (key, call), answered, start, gateway.config.call_timeout);
     let answer = if stream {
         match driver.accepted(gateway.config.header_wait).await {
             Ok(()) => {
@@ -235,6 +247,39 @@ async fn generate(
         response.headers_mut().insert(header, name);
     }
     Ok(response)
+}
+
+/// All that it takes to begin a generation.
+struct Start {
+    engine: Arc<dyn Engine>,
+    session: Arc<Session>,
+    call: SharedCall,
+    /// Where the prompt is left for when the call is answered.
+    prompt: Arc<OnceLock<Prompt>>,
+    asked: GenerateRequest,
+    /// In token mode, messages and tools to make the prompt of.
+    to_plan: Option<(Vec<Value>, Vec<Value>)>,
+}
+
+impl Start {
+    async fn run(self) -> Result<EngineStream, ApiError> {
+        let Self { engine, session, call, prompt, asked, to_plan } = self;
+        let (Some(prompts), Some((messages, tools))) = (&session.prompts, to_plan) else {
+            return engine.generate(asked).await.map_err(|error| engine_failure(&error));
+        };
+        let planned = prompts.plan(&asked.request, messages, tools).await?;
+        if let Some(call) = lock(&call).as_mut() {
+            call.prompted_by(&planned);
+        }
+        let begun = match prompt.get_or_init(|| planned) {
+            Prompt::Ids(plan) => {
+                let ids = plan.ids.as_slice().into();
+                prompts.mode.generate(ids, asked, Some(session.id().to_string())).await
+            }
+            Prompt::Messages { .. } => engine.generate(asked).await,
+        };
+        begun.map_err(|error| engine_failure(&error))
+    }
 }
 
 fn stream_response(head: &ReplyHead, body: Body) -> Response<Body> {

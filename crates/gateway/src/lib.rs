@@ -15,6 +15,7 @@ mod generate;
 mod google;
 mod listen;
 mod pages;
+mod prompt;
 mod reply;
 mod session;
 
@@ -83,7 +84,7 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// Makes the proxy for one engine.
+    /// Makes the proxy for one engine, which says whether it is used in token mode.
     pub fn new(config: GatewayConfig, engine: Arc<dyn Engine>) -> Arc<Self> {
         Arc::new(Self { config, engine, sessions: RwLock::default() })
     }
@@ -106,7 +107,7 @@ impl Gateway {
         self: &Arc<Self>,
         options: SessionOptions,
     ) -> Result<SessionHandle, GatewayError> {
-        let session = Arc::new(Session::open(options, self.engine.info())?);
+        let session = Arc::new(Session::open(options, self.engine.as_ref())?);
         self.sessions
             .write()
             .unwrap_or_else(PoisonError::into_inner)

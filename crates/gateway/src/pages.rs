@@ -3,11 +3,15 @@
 
 use crate::Gateway;
 use crate::generate::read_body;
+use crate::prompt::Prompt;
 use crate::reply::engine_failure;
 use crate::session::{Session, lock};
 use axum::body::Body;
 use axum::http::{HeaderValue, Request as HttpRequest, Response, header};
-use polar_convo::{ApiError, Dialect, ModelInfo, model_body, models_body, token_count_body};
+use polar_convo::{
+    ApiError, Dialect, ModelInfo, chat_messages, chat_tools, model_body, models_body,
+    token_count_body,
+};
 use polar_types::ErrorClass;
 
 pub(crate) fn alive() -> Response<Body> {
@@ -48,8 +52,16 @@ pub(crate) async fn count_tokens(
     // The prompt that a call with it would have.
     session.normaliser.apply(&mut request);
     lock(&session.turns).restore(&mut request, session.history);
-    let count =
-        gateway.engine.count_tokens(&request).await.map_err(|error| engine_failure(&error))?;
+    let planned = match &session.prompts {
+        Some(prompts) => {
+            Some(prompts.plan(&request, chat_messages(&request), chat_tools(&request)).await?)
+        }
+        None => None,
+    };
+    let count = match planned {
+        Some(Prompt::Ids(plan)) => plan.ids.len() as u64,
+        _ => gateway.engine.count_tokens(&request).await.map_err(|error| engine_failure(&error))?,
+    };
     Ok(json(token_count_body(dialect, count)))
 }
 

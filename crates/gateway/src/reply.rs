@@ -4,6 +4,7 @@
 //! so that a harness that hangs up drops the driver, which cancels the generation and
 //! journals what was sampled as undelivered. No task runs behind a call.
 
+use crate::prompt::Prompt;
 use crate::session::{Session, SharedCall, lock};
 use bytes::Bytes;
 use futures_util::{FutureExt, Stream, StreamExt};
@@ -12,17 +13,18 @@ use polar_convo::{
     StreamEncoder,
 };
 use polar_engine::{EngineEnd, EngineError, EngineEvent, EngineStream};
+use polar_record::CallRecord;
 use polar_types::ErrorClass;
 use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::time::{Instant, Sleep};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
-type Starting = Pin<Box<dyn Future<Output = Result<EngineStream, EngineError>> + Send>>;
+type Starting = Pin<Box<dyn Future<Output = Result<EngineStream, ApiError>> + Send>>;
 
 enum Engine {
     /// The engine has not accepted the call yet.
@@ -50,15 +52,27 @@ pub(crate) struct Answered {
     session: Arc<Session>,
     reply_id: String,
     asked: Option<(OpenTurn, Asked)>,
+    /// In token mode, once it is made.
+    prompt: Arc<OnceLock<Prompt>>,
 }
 
 impl Answered {
     pub(crate) fn new(session: &Arc<Session>, head: &ReplyHead, request: &Request) -> Self {
         let asked = Some((lock(&session.responses).begin(request), Asked::of(request)));
-        Self { session: session.clone(), reply_id: head.id.clone(), asked }
+        let (session, reply_id) = (session.clone(), head.id.clone());
+        Self { session, reply_id, asked, prompt: Arc::default() }
     }
 
-    fn by(mut self, reply: &Reply) {
+    /// Where the call's prompt is to be left.
+    pub(crate) fn prompt(&self) -> Arc<OnceLock<Prompt>> {
+        Arc::clone(&self.prompt)
+    }
+
+    /// `record` is the call's, at `index` in the journal.
+    fn by(mut self, reply: &Reply, record: &CallRecord, index: u32) {
+        if let (Some(prompts), Some(prompt)) = (&self.session.prompts, self.prompt.get()) {
+            prompts.remember(prompt, record, index);
+        }
         if let Some((turn, asked)) = self.asked.take() {
             lock(&self.session.responses).remember(&self.reply_id, turn, reply);
             lock(&self.session.turns).remember(asked, reply);
@@ -153,7 +167,7 @@ impl Driver {
                     self.engine = Engine::Running(stream);
                     Poll::Ready(Ok(()))
                 }
-                Err(error) => Poll::Ready(Err(self.fail(engine_failure(&error)))),
+                Err(error) => Poll::Ready(Err(self.fail(error))),
             },
             Engine::Running(_) | Engine::Gone => Poll::Ready(Ok(())),
         }
@@ -212,11 +226,12 @@ impl Driver {
         // An aborted reply is told as an error, and nobody learns its id.
         let answered = self.answered.take().filter(|_| end.finish != FinishReason::Abort);
         let answered = answered.map(|answered| (answered, call.reply.clone()));
-        match self.session.append(&call.into_record(&end)) {
+        let record = call.into_record(&end);
+        match self.session.append(&record) {
             Ok(index) => {
                 self.recorded = Some(index);
                 if let Some((answered, reply)) = answered {
-                    answered.by(&reply);
+                    answered.by(&reply, &record, index);
                 }
                 Step::End(ReplyEnd {
                     finish: end.finish,

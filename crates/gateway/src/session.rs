@@ -1,12 +1,13 @@
 //! An open session: its journal, its secret, and the calls that run now.
 
 use crate::call::OpenCall;
+use crate::prompt::SessionPrompts;
 use crate::{Gateway, GatewayError};
 use axum::http::HeaderMap;
 use polar_convo::{Normaliser, ResponsesHistory, TurnMemory};
-use polar_engine::EngineInfo;
+use polar_engine::Engine;
 use polar_record::{CallRecord, JournalError, JournalWriter, SessionHeader};
-use polar_types::{ErrorClass, HistoryPolicy, SamplingPins};
+use polar_types::{ErrorClass, HistoryPolicy, SamplingPins, SessionId};
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -22,7 +23,7 @@ pub struct SessionOptions {
     pub journal: PathBuf,
     /// Replace what the harness sends.
     pub sampling: SamplingPins,
-    /// What the engine gets of turns that the harness has dropped parts of.
+    /// What the engine gets of the model's earlier turns.
     pub history: HistoryPolicy,
 }
 
@@ -62,12 +63,15 @@ pub(crate) struct Session {
     pub(crate) responses: Mutex<ResponsesHistory>,
     /// What the model has said, to know it again in a history.
     pub(crate) turns: Mutex<TurnMemory>,
+    /// In token mode.
+    pub(crate) prompts: Option<Arc<SessionPrompts>>,
+    id: SessionId,
 }
 
 impl Session {
-    pub(crate) fn open(options: SessionOptions, engine: &EngineInfo) -> Result<Self, GatewayError> {
+    pub(crate) fn open(options: SessionOptions, engine: &dyn Engine) -> Result<Self, GatewayError> {
         let mut header = options.header;
-        header.engine = serde_json::to_value(engine).unwrap_or_default();
+        header.engine = serde_json::to_value(engine.info()).unwrap_or_default();
         let evidence = header.rules.headers();
         let normaliser = Normaliser::new(&header.rules.normalise)?;
         let journal = JournalWriter::create(&options.journal, &header)?;
@@ -86,11 +90,19 @@ impl Session {
             sampled_tokens: AtomicU64::new(0),
             responses: Mutex::default(),
             turns: Mutex::default(),
+            prompts: engine
+                .token_mode()
+                .map(|mode| Arc::new(SessionPrompts::new(Arc::clone(mode), options.history))),
+            id: header.session_id,
         })
     }
 
     pub(crate) fn secret(&self) -> &str {
         &self.secret
+    }
+
+    pub(crate) fn id(&self) -> &SessionId {
+        &self.id
     }
 
     /// What a request's headers say about who made it.

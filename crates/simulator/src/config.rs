@@ -3,6 +3,7 @@
 use crate::{FaultChance, Policy};
 use serde_json::{Map, Value};
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Settings of one simulator.
@@ -12,6 +13,8 @@ pub struct SimulatorConfig {
     pub listen: SocketAddr,
     /// Served model name.
     pub model: String,
+    /// Where the simulator says that it has its model from, see [`crate::write_model_files`].
+    pub model_folder: Option<PathBuf>,
     /// What it replies.
     pub policy: Policy,
     /// Context window in tokens, prompt and reply together.
@@ -42,6 +45,7 @@ impl Default for SimulatorConfig {
         Self {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
             model: "simulated".to_owned(),
+            model_folder: None,
             policy: Policy::default(),
             context_window: 131_072,
             lowers_limits: true,

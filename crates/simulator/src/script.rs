@@ -4,8 +4,9 @@
 //! Pure: stop conditions, token limits and held-back text are decided here the way
 //! vLLM's output processor decides them; time plays no part.
 
-use crate::vocabulary::{IncrementalText, Vocabulary};
+use crate::vocabulary::Vocabulary;
 use crate::weights::{Context, mix};
+use polar_tokens::detokenizer::IncrementalText;
 use serde_json::Value;
 
 /// What may end a reply early, as the request has it.

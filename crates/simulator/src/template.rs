@@ -9,7 +9,7 @@ use polar_tokens::template::{
 };
 use serde_json::{Map, Value};
 
-const TEMPLATE: &str = include_str!("../assets/chat_template.jinja");
+pub(crate) const TEMPLATE: &str = include_str!("../assets/chat_template.jinja");
 
 /// The chat template of the simulated model.
 #[derive(Debug)]

@@ -4,11 +4,11 @@
 //! conversation is not tokenised anew at every turn.
 
 use crate::SimulatorError;
+use polar_tokens::tokenizer::Tokenizer;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use tokenizers::Tokenizer;
 
-const TOKENIZER: &[u8] = include_bytes!("../assets/tokenizer.json");
+pub(crate) const TOKENIZER: &[u8] = include_bytes!("../assets/tokenizer.json");
 const TURN_START: &str = "<|im_start|>";
 /// Bytes of text whose ids are remembered.
 const REMEMBERED_BYTES: usize = 64 << 20;
@@ -16,57 +16,36 @@ const REMEMBERED_BYTES: usize = 64 << 20;
 /// The simulated model's tokenizer.
 pub struct Vocabulary {
     tokenizer: Tokenizer,
-    tokens: Vec<Token>,
     end_of_turn: u32,
     end_of_text: u32,
     first_added: u32,
     memory: Mutex<Memory>,
 }
 
-struct Token {
-    bytes: Box<[u8]>,
-    special: bool,
-}
-
 impl Vocabulary {
     /// Loads the shipped tokenizer.
     pub fn load() -> Result<Self, SimulatorError> {
-        let tokenizer = Tokenizer::from_bytes(TOKENIZER)
-            .map_err(|e| SimulatorError::Tokenizer(e.to_string()))?;
-        let added = tokenizer.get_added_tokens_decoder();
-        let size = u32::try_from(tokenizer.get_vocab_size(true)).unwrap_or(u32::MAX);
-        let alphabet = byte_of_char();
-        let tokens = (0..size)
-            .map(|id| match added.get(&id) {
-                Some(token) => {
-                    Token { bytes: token.content.as_bytes().into(), special: token.special }
-                }
-                None => {
-                    let spelled = tokenizer.id_to_token(id).unwrap_or_default();
-                    let bytes = spelled.chars().filter_map(|c| alphabet.get(&c).copied()).collect();
-                    Token { bytes, special: false }
-                }
-            })
-            .collect();
+        let tokenizer = Tokenizer::from_json(TOKENIZER)
+            .map_err(|error| SimulatorError::Tokenizer(error.to_string()))?;
         let id_of = |text: &str| {
             tokenizer
-                .token_to_id(text)
+                .id_of(text)
                 .ok_or_else(|| SimulatorError::Tokenizer(format!("it has no token {text:?}")))
         };
         let (end_of_turn, end_of_text) = (id_of("<|im_end|>")?, id_of("<|endoftext|>")?);
-        let first_added = added.keys().copied().min().unwrap_or(size);
+        let first_added = tokenizer.added().map(|(id, _)| id).min().unwrap_or(tokenizer.size());
         let memory = Mutex::default();
-        Ok(Self { tokenizer, tokens, end_of_turn, end_of_text, first_added, memory })
+        Ok(Self { tokenizer, end_of_turn, end_of_text, first_added, memory })
     }
 
     /// Number of ids; every id is below it.
     pub fn size(&self) -> u32 {
-        u32::try_from(self.tokens.len()).unwrap_or(u32::MAX)
+        self.tokenizer.size()
     }
 
     /// Most bytes a token stands for.
     pub fn longest_token(&self) -> usize {
-        self.tokens.iter().map(|token| token.bytes.len()).max().unwrap_or(1)
+        (0..self.size()).map(|id| self.bytes(id).len()).max().unwrap_or(1)
     }
 
     /// The id that ends an assistant turn.
@@ -86,17 +65,17 @@ impl Vocabulary {
 
     /// Whether text normally leaves this id out.
     pub fn is_special(&self, id: u32) -> bool {
-        self.tokens.get(id as usize).is_some_and(|token| token.special)
+        self.tokenizer.is_special(id)
     }
 
     /// The bytes an id stands for; none when it is out of the vocabulary.
     pub fn bytes(&self, id: u32) -> &[u8] {
-        self.tokens.get(id as usize).map_or(&[], |token| &token.bytes)
+        self.tokenizer.bytes(id)
     }
 
     /// The id as the tokenizer file spells it, as `/tokenize` shows it.
     pub fn spelling(&self, id: u32) -> Option<String> {
-        self.tokenizer.id_to_token(id)
+        self.tokenizer.spelling(id)
     }
 
     /// Ids of a text.
@@ -114,11 +93,9 @@ impl Vocabulary {
         if let Some(ids) = self.remembered().get(piece) {
             return Ok(ids);
         }
-        let encoding = self
-            .tokenizer
-            .encode_fast(piece, false)
-            .map_err(|e| SimulatorError::Tokenizer(e.to_string()))?;
-        let ids: Arc<[u32]> = encoding.get_ids().into();
+        let encoded = self.tokenizer.encode(piece);
+        let ids = encoded.map_err(|error| SimulatorError::Tokenizer(error.to_string()))?;
+        let ids: Arc<[u32]> = ids.into();
         self.remembered().put(piece, Arc::clone(&ids));
         Ok(ids)
     }
@@ -130,9 +107,8 @@ impl Vocabulary {
     /// Ids of a text, one per byte where that is possible: a spelling no tokenizer
     /// would choose, but a model may sample. Marks stay single tokens.
     pub fn encode_bytewise(&self, text: &str) -> Result<Vec<u32>, SimulatorError> {
-        let single: HashMap<u8, u32> = (0u32..)
-            .zip(&self.tokens)
-            .filter_map(|(id, token)| match *token.bytes {
+        let single: HashMap<u8, u32> = (0..self.size())
+            .filter_map(|id| match *self.bytes(id) {
                 [byte] => Some((byte, id)),
                 _ => None,
             })
@@ -163,40 +139,6 @@ impl Vocabulary {
 impl std::fmt::Debug for Vocabulary {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Vocabulary").field("size", &self.size()).finish_non_exhaustive()
-    }
-}
-
-/// Turns bytes of tokens into text as they come; a character that is not complete yet
-/// is held back.
-#[derive(Debug, Clone, Default)]
-pub struct IncrementalText {
-    pending: Vec<u8>,
-}
-
-impl IncrementalText {
-    /// The text that these bytes complete.
-    pub fn push(&mut self, bytes: &[u8]) -> String {
-        self.pending.extend_from_slice(bytes);
-        let mut text = String::new();
-        loop {
-            match std::str::from_utf8(&self.pending) {
-                Ok(valid) => {
-                    text.push_str(valid);
-                    self.pending.clear();
-                    return text;
-                }
-                Err(error) => {
-                    let valid = error.valid_up_to();
-                    text.push_str(&String::from_utf8_lossy(&self.pending[..valid]));
-                    let Some(bad) = error.error_len() else {
-                        self.pending.drain(..valid);
-                        return text;
-                    };
-                    text.push(char::REPLACEMENT_CHARACTER);
-                    self.pending.drain(..valid + bad);
-                }
-            }
-        }
     }
 }
 
@@ -244,27 +186,10 @@ impl Memory {
     }
 }
 
-/// How byte-level vocabularies write bytes: printable ones as themselves, the others as
-/// characters from U+0100 on.
-fn byte_of_char() -> HashMap<char, u8> {
-    let printable = |byte: u8| matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
-    let mut next = 0x100;
-    (0..=u8::MAX)
-        .filter_map(|byte| {
-            let code = if printable(byte) {
-                u32::from(byte)
-            } else {
-                next += 1;
-                next - 1
-            };
-            char::from_u32(code).map(|c| (c, byte))
-        })
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use polar_tokens::detokenizer::IncrementalText;
 
     const TEXT: &str = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n  Grüße 漢字 🎉\n\n\
         x<|im_end|>\n<|im_start|>assistant\n<think>\nhm\n</think>\n\n<tool_call>\n{\"a\": 1}\n</tool_call>";
@@ -272,9 +197,9 @@ mod tests {
     #[test]
     fn pieces_give_the_ids_of_the_whole() {
         let vocabulary = Vocabulary::load().unwrap();
-        let whole = vocabulary.tokenizer.encode_fast(TEXT, false).unwrap();
-        assert_eq!(vocabulary.encode(TEXT).unwrap(), whole.get_ids());
-        assert_eq!(vocabulary.encode(TEXT).unwrap(), whole.get_ids(), "from memory");
+        let whole = vocabulary.tokenizer.encode(TEXT).unwrap();
+        assert_eq!(vocabulary.encode(TEXT).unwrap(), whole);
+        assert_eq!(vocabulary.encode(TEXT).unwrap(), whole, "from memory");
         assert_eq!(turns(TEXT).collect::<String>(), TEXT);
         assert_eq!(turns(TEXT).count(), 3);
     }

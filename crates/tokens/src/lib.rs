@@ -1,9 +1,13 @@
 //! What a model's tokens and text mean, apart from any engine.
 //!
-//! [`template`] makes a prompt's text of messages and tools. [`parse`] takes apart the text that a
-//! model wrote: reasoning, visible text and tool calls, in the format its family was trained on.
-//! Everything here is pure: no IO, no clock, no knowledge of who samples or who asks.
+//! [`prompt`] makes the ids of a prompt, with the model's own [`template`] and [`tokenizer`], and
+//! [`detokenizer`] text of what was sampled. [`parse`] takes that text apart: reasoning, visible
+//! text and tool calls, in the format the model's family was trained on. Everything here is pure:
+//! no IO, no clock, no knowledge of who samples or who asks.
 
+pub mod detokenizer;
 pub mod parse;
+pub mod prompt;
 pub mod python_json;
 pub mod template;
+pub mod tokenizer;

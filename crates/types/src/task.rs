@@ -54,8 +54,8 @@ pub struct TaskRequest {
     /// Sampling parameters that replace the harness's own.
     #[serde(default)]
     pub sampling: SamplingPins,
-    /// What the engine gets of the model's earlier turns where the harness drops reasoning or
-    /// trims text: `restored` as sampled, or `as_sent`.
+    /// What the engine gets of the model's earlier turns: what was `sampled`, what the model's
+    /// `template` writes of it, or the turns `as_sent` by the harness.
     #[serde(default)]
     pub history: HistoryPolicy,
     /// Time limits per stage, in seconds.
@@ -220,7 +220,7 @@ pub struct TaskSpec {
     pub num_samples: u32,
     /// Sampling parameters that replace the harness's own.
     pub sampling: SamplingPins,
-    /// What the engine gets of turns that the harness has dropped parts of.
+    /// What the engine gets of the model's earlier turns.
     #[serde(default)]
     pub history: HistoryPolicy,
     /// Time limits per stage.

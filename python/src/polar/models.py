@@ -260,7 +260,7 @@ class SamplingPins(Model):
     """Strings that end the reply."""
 
 
-HistoryPolicy = Union[Literal["restored", "as_sent"], str]
+HistoryPolicy = Union[Literal["sampled", "template", "as_sent"], str]
 """What the engine gets of an earlier turn of the model that its harness has dropped or
 trimmed.
 
@@ -327,8 +327,8 @@ class TaskRequest(Model):
     """Sampling parameters that replace the harness's own."""
 
     history: Optional[HistoryPolicy] = None
-    """What the engine gets of the model's earlier turns where the harness drops reasoning or
-    trims text: `restored` as sampled, or `as_sent`.
+    """What the engine gets of the model's earlier turns: what was `sampled`, what the model's
+    `template` writes of it, or the turns `as_sent` by the harness.
     """
 
     budgets: Optional[Budgets] = None

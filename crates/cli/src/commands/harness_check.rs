@@ -179,6 +179,7 @@ impl One<'_> {
             harness,
             scenario: self.scenario.clone(),
             engine: self.engine.clone(),
+            token_mode: self.args.engine.token_mode,
             provider: self.provider.clone(),
             image: self.args.image.clone(),
             cache: crate::paths::cache()?,

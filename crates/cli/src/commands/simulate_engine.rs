@@ -6,13 +6,18 @@ use crate::stack;
 use anyhow::{Context, Result};
 use polar_simulator::{
     FaultChance, Policy, SimulatorConfig, SimulatorError, Speed, shipped_policies, shipped_policy,
+    write_model_files,
 };
 use std::io::{ErrorKind, Write as _};
 use std::net::SocketAddr;
 use std::time::Duration;
 
 pub(crate) async fn simulate_engine(args: SimulateEngine) -> Result<()> {
+    if let Some(folder) = &args.model_files {
+        write_model_files(folder).with_context(|| format!("write {}", folder.display()))?;
+    }
     let config = SimulatorConfig {
+        model_folder: args.model_files.as_deref().map(std::path::absolute).transpose()?,
         listen: SocketAddr::new(args.host, args.port),
         model: args.model,
         policy: policy(&args.policy)?,

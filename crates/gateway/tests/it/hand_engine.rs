@@ -41,6 +41,8 @@ impl Default for HandEngine {
                 vocab_size: Some(1000),
                 logprob_mode: "raw".to_owned(),
                 weight_version: None,
+                model_folder: None,
+                token_mode: None,
             },
             refusals: std::sync::Mutex::default(),
             gate: RwLock::default(),

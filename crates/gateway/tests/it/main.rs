@@ -11,11 +11,14 @@ mod limits;
 mod raw_text;
 mod responses;
 mod stream;
+mod token_mode;
 
 use hand_engine::{HandEngine, HandedCall};
-use polar_engine::Engine;
+use polar_engine::{Engine, EngineOptions, ModelFiles, TokenModeOptions};
 use polar_gateway::{Gateway, GatewayConfig, SessionHandle, SessionOptions};
 use polar_record::{RecordedSession, SessionHeader};
+use polar_simulator::{SimulatorConfig, SimulatorHandle};
+use polar_tokens::template::TemplateFiles;
 use polar_types::{HarnessRules, HistoryPolicy, SamplingPins};
 use serde_json::{Value, json};
 use std::future::Future;
@@ -76,6 +79,17 @@ impl Rig {
         }
     }
 
+    async fn before_simulator(
+        config: SimulatorConfig,
+        options: EngineOptions,
+    ) -> (Self, SimulatorHandle) {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let simulator = polar_simulator::serve(config).await.unwrap();
+        let engine = polar_engine::connect(&simulator.url(), options).await.unwrap();
+        let by_hand = Arc::new(HandEngine::default());
+        (Self::before(GatewayConfig::default(), engine, by_hand).await, simulator)
+    }
+
     fn journal(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
@@ -134,6 +148,24 @@ impl Rig {
 impl Drop for Rig {
     fn drop(&mut self) {
         self.shutdown.cancel();
+    }
+}
+
+/// The files of the model that the simulator plays.
+fn simulated_model() -> TokenModeOptions {
+    let template = include_str!("../../../simulator/assets/chat_template.jinja");
+    TokenModeOptions {
+        files: Some(ModelFiles {
+            folder: PathBuf::from("simulated"),
+            tokenizer_json: include_bytes!("../../../simulator/assets/tokenizer.json").to_vec(),
+            templates: TemplateFiles {
+                templates: vec![("default".to_owned(), template.to_owned())],
+                ..TemplateFiles::default()
+            },
+            // The ends of a turn and of a text.
+            stop_token_ids: vec![4089, 4087],
+            vocab_size: None,
+        }),
     }
 }
 

@@ -1,12 +1,10 @@
-//! An engine that gives raw text, with Polar's parsers, beside one that parses itself: harnesses
-//! get the same from both, in every dialect.
+//! An engine that gives raw text or ids, with Polar's parsers, beside one that parses itself:
+//! harnesses get the same from all, in every dialect.
 
-use crate::{HandEngine, Rig, dialects, say, within};
-use polar_engine::{EngineOptions, ParserChoice, ParserOptions, connect};
-use polar_gateway::GatewayConfig;
-use polar_simulator::{Policy, SimulatorConfig, SimulatorHandle, serve};
+use crate::{Rig, dialects, say, simulated_model, within};
+use polar_engine::{EngineOptions, ParserChoice, ParserOptions};
+use polar_simulator::{Policy, SimulatorConfig, SimulatorHandle};
 use serde_json::{Value, json};
-use std::sync::Arc;
 
 const POLICY: &str = r#"
 name: calls
@@ -37,23 +35,30 @@ default:
   text: Nothing.
 "#;
 
-async fn before_simulator(parses: bool) -> (Rig, SimulatorHandle) {
-    let _ = rustls::crypto::ring::default_provider().install_default();
+/// Who takes replies apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Parsed {
+    ByEngine,
+    /// Of the text that the engine gives.
+    HereOfText,
+    /// Of the ids that it gives.
+    HereOfIds,
+}
+
+async fn before_simulator(parsed: Parsed) -> (Rig, SimulatorHandle) {
     let policy = Policy::from_yaml(POLICY).unwrap();
+    let parses = parsed == Parsed::ByEngine;
     let config = SimulatorConfig {
         policy,
         parse_reasoning: parses,
         parse_tools: parses,
         ..SimulatorConfig::default()
     };
-    let simulator = serve(config).await.unwrap();
     let auto =
         ParserOptions { tools: Some(ParserChoice::Auto), reasoning: Some(ParserChoice::Auto) };
     let parsers = if parses { ParserOptions::default() } else { auto };
-    let options = EngineOptions { parsers, ..EngineOptions::default() };
-    let engine = connect(&simulator.url(), options).await.unwrap();
-    let by_hand = Arc::new(HandEngine::default());
-    (Rig::before(GatewayConfig::default(), engine, by_hand).await, simulator)
+    let token_mode = (parsed == Parsed::HereOfIds).then(simulated_model);
+    Rig::before_simulator(config, EngineOptions { parsers, token_mode, ..Default::default() }).await
 }
 
 /// The same two tools in each dialect.
@@ -148,8 +153,17 @@ async fn ask(rig: &Rig, secret: &str, path: &str, body: &Value) -> String {
 
 #[tokio::test]
 async fn a_raw_engine_and_one_with_parsers_give_the_same_calls_in_every_dialect() {
-    let (raw, raw_engine) = before_simulator(false).await;
-    let (own, _own_engine) = before_simulator(true).await;
+    same_as_by_engine(Parsed::HereOfText).await;
+}
+
+#[tokio::test]
+async fn token_mode_and_an_engine_with_parsers_give_the_same_calls_in_every_dialect() {
+    same_as_by_engine(Parsed::HereOfIds).await;
+}
+
+async fn same_as_by_engine(parsed_here: Parsed) {
+    let (raw, raw_engine) = before_simulator(parsed_here).await;
+    let (own, _own_engine) = before_simulator(Parsed::ByEngine).await;
     let (raw_session, own_session) = (raw.open("raw"), own.open("own"));
     for instruction in ["two calls", "odd spacing"] {
         for stream in [false, true] {
@@ -192,7 +206,12 @@ async fn a_raw_engine_and_one_with_parsers_give_the_same_calls_in_every_dialect(
 
 #[tokio::test]
 async fn a_malformed_call_is_told_as_it_is_and_recorded() {
-    let (rig, _engine) = before_simulator(false).await;
+    malformed(Parsed::HereOfText).await;
+    malformed(Parsed::HereOfIds).await;
+}
+
+async fn malformed(parsed: Parsed) {
+    let (rig, _engine) = before_simulator(parsed).await;
     let session = rig.open("s");
     for stream in [false, true] {
         let (path, mut body) = dialects(stream).into_iter().nth(1).unwrap();
@@ -230,7 +249,12 @@ async fn a_malformed_call_is_told_as_it_is_and_recorded() {
 
 #[tokio::test]
 async fn without_tools_a_call_is_text_and_reasoning_is_parsed() {
-    let (rig, _engine) = before_simulator(false).await;
+    without_tools(Parsed::HereOfText).await;
+    without_tools(Parsed::HereOfIds).await;
+}
+
+async fn without_tools(parsed: Parsed) {
+    let (rig, _engine) = before_simulator(parsed).await;
     let session = rig.open("s");
     for stream in [false, true] {
         for (path, mut body) in dialects(stream) {

@@ -82,7 +82,7 @@ async fn converse(
             header: header(),
             journal: journal.clone(),
             sampling: pins.clone(),
-            history: HistoryPolicy::Restored,
+            history: HistoryPolicy::Sampled,
         })
         .unwrap();
     let mut harness = Harness::new(&base, session.secret(), dialect, stream);

@@ -1,8 +1,11 @@
 //! The engine of one scenario: the simulator with its script, or the real one given.
 
 use super::{CheckError, CheckOptions};
-use polar_engine::{Engine, EngineOptions};
-use polar_simulator::{Answer, Fault, Policy, SimulatorConfig, SimulatorHandle, serve};
+use polar_engine::{Engine, EngineOptions, ModelFiles, TokenModeOptions};
+use polar_simulator::{
+    Answer, Fault, Policy, SimulatorConfig, SimulatorHandle, serve, write_model_files,
+};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinHandle;
@@ -42,7 +45,9 @@ impl ScenarioEngine {
             ..SimulatorConfig::default()
         };
         let simulator = serve(config.clone()).await.map_err(broken)?;
-        let connected = polar_engine::connect(&simulator.url(), EngineOptions::default()).await;
+        let token_mode = options.token_mode.then(|| model(&options.folder)).transpose()?;
+        let how = EngineOptions { token_mode, ..EngineOptions::default() };
+        let connected = polar_engine::connect(&simulator.url(), how).await;
         let engine = connected.map_err(|error| CheckError::Engine(error.to_string()))?;
         let simulated = if options.scenario.restart {
             let policy = options.scenario.policy_in_order(notes)?;
@@ -66,6 +71,15 @@ impl ScenarioEngine {
             Some(Simulated::Restarted(answers)) => answers.await.unwrap_or_default(),
         }
     }
+}
+
+/// The files of the simulated model.
+fn model(folder: &Path) -> Result<TokenModeOptions, CheckError> {
+    let folder = folder.join("model");
+    let io = |error| CheckError::Io { action: "write the simulated model's files", error };
+    write_model_files(&folder).map_err(io)?;
+    let files = ModelFiles::read(&folder).map_err(|error| CheckError::Engine(error.to_string()))?;
+    Ok(TokenModeOptions { files: Some(files) })
 }
 
 fn broken(error: polar_simulator::SimulatorError) -> CheckError {

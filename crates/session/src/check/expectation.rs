@@ -32,6 +32,21 @@ pub(super) struct Expectations {
     pub(super) roles: BTreeMap<String, Bounds>,
 }
 
+impl Expectations {
+    /// Where prompts go on from sampled ids, no template, parser or tokenizer makes a fork.
+    pub(super) fn only_forks_of_the_harness(&mut self) {
+        self.forks.retain(|cause| {
+            !matches!(
+                cause,
+                ForkCause::Retokenised
+                    | ForkCause::ToolArgumentsReserialised
+                    | ForkCause::ReasoningStripped
+                    | ForkCause::TruncatedTurn
+            )
+        });
+    }
+}
+
 fn done() -> Option<bool> {
     Some(true)
 }

@@ -55,6 +55,8 @@ pub struct CheckOptions {
     /// A real engine in the place of the scenario's script, which then says nothing about
     /// calls, traces and roles.
     pub engine: Option<Arc<dyn Engine>>,
+    /// Whether the script's engine is used in token mode.
+    pub token_mode: bool,
     /// Where it runs.
     pub provider: Arc<dyn SandboxProvider>,
     /// Image, for containers.
@@ -127,7 +129,10 @@ pub enum CheckError {
 pub async fn check_harness(options: CheckOptions) -> Result<CheckReport, CheckError> {
     let io = |action| move |error| CheckError::Io { action, error };
     let started = Instant::now();
-    let expect = options.scenario.expectations(&options.adapter.check)?;
+    let mut expect = options.scenario.expectations(&options.adapter.check)?;
+    if options.token_mode {
+        expect.only_forks_of_the_harness();
+    }
     let installer = Installer::new(&options.cache);
     let installed_before = installer.is_installed(&options.adapter);
     let lease = lease(&options)?;

@@ -34,6 +34,7 @@ async fn check(ground: &Ground, changes: Value) -> CheckReport {
         harness: HarnessSpec::named("mine"),
         scenario: Scenario::shipped("write_file").unwrap(),
         engine: None,
+        token_mode: false,
         provider: ground.provider.clone(),
         image: None,
         cache: ground.dir.path().join("cache"),

@@ -15,6 +15,7 @@ async fn passes_everything(name: &str) {
         harness: HarnessSpec::named(name),
         scenario: Scenario::shipped("write_file").unwrap(),
         engine: None,
+        token_mode: false,
         provider: ground.provider.clone(),
         image: None,
         cache: env!("CARGO_TARGET_TMPDIR").into(),

@@ -1,8 +1,9 @@
 //! Logprobs of a reply or a prompt, in the shapes of the two completion APIs.
 
 use super::Simulator;
+use crate::Vocabulary;
 use crate::weights::{Context, Distribution, Logprob};
-use crate::{IncrementalText, Vocabulary};
+use polar_tokens::detokenizer::IncrementalText;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 

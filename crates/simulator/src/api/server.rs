@@ -22,12 +22,14 @@ type Shared = State<Arc<Simulator>>;
 
 pub(super) async fn models(State(simulator): Shared) -> Json<Value> {
     let (model, created) = (&simulator.config.model, now());
+    let root = simulator.config.model_folder.as_ref().map(|folder| folder.to_string_lossy());
+    let root = root.unwrap_or(model.into());
     Json(json!({"object": "list", "data": [{
         "id": model,
         "object": "model",
         "created": created,
         "owned_by": "vllm",
-        "root": model,
+        "root": root,
         "parent": null,
         "max_model_len": simulator.config.context_window,
         "permission": [{

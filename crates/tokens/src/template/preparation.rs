@@ -73,8 +73,9 @@ fn prepare_message(message: &Value) -> Value {
                 let calls = calls.iter().map(prepare_call).collect();
                 prepared.insert("tool_calls".to_owned(), calls);
             }
-            // Templates know it by either name.
-            if let Some(reasoning) = message.get("reasoning").filter(|r| !r.is_null()) {
+            // Clients and templates know it by either name.
+            let reasoning = message.get("reasoning").or_else(|| message.get("reasoning_content"));
+            if let Some(reasoning) = reasoning.filter(|reasoning| !reasoning.is_null()) {
                 prepared.insert("reasoning".to_owned(), reasoning.clone());
                 prepared.insert("reasoning_content".to_owned(), reasoning.clone());
             }

@@ -1,0 +1,164 @@
+//! Token mode: prompts are made here, and the engine is given ids and gives ids.
+//!
+//! Text, reasoning and calls are made of the sampled ids. Owns no session state: who serves a
+//! session makes its prompts with [`TokenMode::prompts`] and remembers what was sampled.
+
+mod start;
+
+pub use start::{Disagreement, TokenModeError, TokenModeOptions};
+
+use crate::parsing::ReplyParsing;
+use crate::prompt_end::ReasoningMarks;
+use crate::{
+    Engine, EngineError, EngineEvent, EngineInfo, EngineStream, GenerateRequest, SampleRequest,
+    TokenEngine, TokenModeInfo,
+};
+use async_trait::async_trait;
+use futures_util::{StreamExt, stream};
+use polar_convo::{ReplyEvent, Request};
+use polar_tokens::detokenizer::Detokenizer;
+use polar_tokens::parse::ParserFamily;
+use polar_tokens::prompt::PromptRenderer;
+use polar_types::ErrorClass;
+use std::sync::Arc;
+
+/// An engine that is used in token mode.
+pub struct TokenMode {
+    engine: Arc<dyn Engine>,
+    prompts: Arc<PromptRenderer>,
+    family: ParserFamily,
+    marks: ReasoningMarks,
+}
+
+impl TokenMode {
+    /// `family` is how the model writes reasoning and calls. An engine that takes no ids is an
+    /// error.
+    pub fn new(
+        engine: Arc<dyn Engine>,
+        prompts: PromptRenderer,
+        family: ParserFamily,
+    ) -> Result<Self, EngineError> {
+        if engine.tokens().is_none() {
+            return Err(takes_no_ids());
+        }
+        let marks = ReasoningMarks::of(prompts.tokenizer(), family);
+        Ok(Self { engine, prompts: Arc::new(prompts), family, marks })
+    }
+
+    /// Makes prompts for the model.
+    pub fn prompts(&self) -> &Arc<PromptRenderer> {
+        &self.prompts
+    }
+
+    /// What prompts are made with.
+    pub(crate) fn info(&self) -> TokenModeInfo {
+        TokenModeInfo {
+            template: self.prompts.template().hash(),
+            tokenizer: self.prompts.tokenizer().hash().to_owned(),
+            tool_parser: self.family.tools.to_string(),
+            reasoning_parser: self.family.reasoning.to_string(),
+        }
+    }
+
+    /// Samples the reply to a request behind `prompt`, which is all that the engine is told of its
+    /// conversation. `session` is the same for all calls of one session.
+    pub async fn generate(
+        &self,
+        prompt: Arc<[u32]>,
+        asked: GenerateRequest,
+        session: Option<String>,
+    ) -> Result<EngineStream, EngineError> {
+        let engine = self.engine.tokens().ok_or_else(takes_no_ids)?;
+        let GenerateRequest { request, request_id } = asked;
+        let start = self.marks.start(&prompt).unwrap_or_default();
+        let mut reply = ReplyText {
+            text: Detokenizer::new(
+                Arc::clone(self.prompts.tokenizer()),
+                self.family.has_special_marks(),
+                self.prompts.stop_ids().to_vec(),
+                request.sampling.stop.clone(),
+            ),
+            parsing: ReplyParsing::new(self.family, start, &request, &request_id),
+        };
+        let sampling = SampleRequest {
+            prompt,
+            sampling: request.sampling,
+            stop_token_ids: self.prompts.stop_ids().to_vec(),
+            request_id,
+            session,
+            stream: request.stream,
+            rest: request.rest,
+        };
+        let events = engine.sample(sampling).await?;
+        Ok(Box::pin(events.flat_map(move |event| stream::iter(reply.take(event)))))
+    }
+}
+
+/// The same engine, whose calls are to be made in token mode where they can.
+pub(crate) struct InTokenMode {
+    pub(crate) mode: Arc<TokenMode>,
+    /// Says so.
+    pub(crate) info: EngineInfo,
+}
+
+#[async_trait]
+impl Engine for InTokenMode {
+    fn info(&self) -> &EngineInfo {
+        &self.info
+    }
+
+    async fn generate(&self, asked: GenerateRequest) -> Result<EngineStream, EngineError> {
+        self.mode.engine.generate(asked).await
+    }
+
+    async fn count_tokens(&self, request: &Request) -> Result<u64, EngineError> {
+        self.mode.engine.count_tokens(request).await
+    }
+
+    async fn health(&self) -> Result<(), EngineError> {
+        self.mode.engine.health().await
+    }
+
+    fn tokens(&self) -> Option<&dyn TokenEngine> {
+        self.mode.engine.tokens()
+    }
+
+    fn token_mode(&self) -> Option<&Arc<TokenMode>> {
+        Some(&self.mode)
+    }
+}
+
+fn takes_no_ids() -> EngineError {
+    EngineError::new(ErrorClass::Invalid, "this engine takes no token ids; use chat mode")
+}
+
+/// What the ids of one reply say.
+struct ReplyText {
+    text: Detokenizer,
+    parsing: ReplyParsing,
+}
+
+type Event = Result<EngineEvent, EngineError>;
+
+impl ReplyText {
+    fn take(&mut self, event: Event) -> Vec<Event> {
+        match event {
+            Ok(EngineEvent::Chunk { ids, logprobs, .. }) => {
+                let text = self.text.push(&ids);
+                self.parsing.take(Ok(EngineEvent::Chunk { events: said(text), ids, logprobs }))
+            }
+            Ok(EngineEvent::End(end)) => {
+                let events = said(self.text.finish());
+                let rest = EngineEvent::Chunk { events, ids: Vec::new(), logprobs: Vec::new() };
+                let mut last = self.parsing.take(Ok(rest));
+                last.extend(self.parsing.take(Ok(EngineEvent::End(end))));
+                last
+            }
+            other => vec![other],
+        }
+    }
+}
+
+fn said(text: String) -> Vec<ReplyEvent> {
+    (!text.is_empty()).then_some(ReplyEvent::Text(text)).into_iter().collect()
+}

@@ -1,0 +1,175 @@
+//! What a template puts behind a turn of the model, see the module above.
+
+use super::{Conversation, PromptError, PromptRenderer};
+use serde_json::{Value, json};
+
+/// How a turn of the model ended, as the prompt after it has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TurnEnd {
+    /// With the mark that the template puts there.
+    Marked,
+    /// With another stop token, in the mark's place.
+    OtherMark,
+    /// Without one: the mark was put behind what was sampled.
+    Closed,
+}
+
+impl TurnEnd {
+    /// The name kept in records.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Marked => "marked",
+            Self::OtherMark => "other_mark",
+            Self::Closed => "closed",
+        }
+    }
+}
+
+/// Ids between what was sampled and the next generation.
+pub(super) struct Tail {
+    pub(super) ids: Vec<u32>,
+    pub(super) end: TurnEnd,
+}
+
+/// Text that stands in for what a tail does not depend on. No template changes plain letters.
+const STANDING_IN: [&str; 4] = ["PolarStandInSystem", "PolarStandInUser", "PolarStandInTool", END];
+/// The end of what the model says.
+const END: &str = "PolarStandInEnd";
+
+/// The mark between two turns, and the text behind it.
+struct Behind {
+    mark: u32,
+    /// The mark belongs to the turn that comes, and only stops the model because of that.
+    opens: bool,
+    text: String,
+}
+
+impl PromptRenderer {
+    /// The tail behind the turn of the model that is the last message before `from`, whose
+    /// sampled ids end in `last`.
+    pub(super) fn tail(
+        &self,
+        conversation: &Conversation<'_>,
+        from: usize,
+        last: Option<u32>,
+    ) -> Result<Tail, PromptError> {
+        let behind = self.behind(conversation, from)?;
+        let ids = self.tokenizer().encode_behind(behind.mark, &behind.text)?;
+        let end = match last {
+            Some(last) if last == behind.mark => TurnEnd::Marked,
+            Some(last) if self.ends_a_turn(last) => TurnEnd::OtherMark,
+            _ => TurnEnd::Closed,
+        };
+        let takes_its_place = !behind.opens && end == TurnEnd::OtherMark;
+        let ids = match end == TurnEnd::Marked || takes_its_place {
+            true => ids,
+            false => [vec![behind.mark], ids].concat(),
+        };
+        Ok(Tail { ids, end })
+    }
+
+    fn behind(&self, conversation: &Conversation<'_>, from: usize) -> Result<Behind, PromptError> {
+        let short = StandIn::short(conversation, from);
+        let behind = self.behind_in(conversation, &short, from)?;
+        if !STANDING_IN.iter().any(|text| behind.text.contains(text)) {
+            return Ok(behind);
+        }
+        self.behind_in(conversation, &StandIn::whole(conversation, from), from)
+    }
+
+    fn behind_in(
+        &self,
+        conversation: &Conversation<'_>,
+        before: &StandIn,
+        from: usize,
+    ) -> Result<Behind, PromptError> {
+        let alone = self.text(conversation, &before.messages, &before.tools, false)?;
+        let mut messages = before.messages.clone();
+        messages.extend_from_slice(&conversation.messages[from..]);
+        let whole = self.text(conversation, &messages, &before.tools, true)?;
+        let alone = behind_end(&alone).ok_or(PromptError::NoEndMark)?;
+        let whole = behind_end(&whole).ok_or(PromptError::NoEndMark)?;
+        // A template may write another mark behind the last turn than behind earlier ones
+        // (gpt-oss), but in the same place.
+        let closed_at = self.first_stop(alone).filter(|at| whole.starts_with(&alone[..*at]));
+        let at = closed_at.unwrap_or_else(|| common_length(alone, whole));
+        let (mark, length) = self.special_at(&whole[at..]).ok_or(PromptError::NoEndMark)?;
+        let text = whole[at + length..].to_owned();
+        Ok(Behind { mark, opens: closed_at.is_none(), text })
+    }
+
+    /// Where the first stop token is.
+    fn first_stop(&self, text: &str) -> Option<usize> {
+        let stops = self.stop_ids().iter().filter_map(|id| {
+            let mark = std::str::from_utf8(self.tokenizer().bytes(*id)).ok()?;
+            text.find(mark).filter(|_| !mark.is_empty())
+        });
+        stops.min()
+    }
+
+    /// The special token that a text begins with, and its length.
+    fn special_at(&self, text: &str) -> Option<(u32, usize)> {
+        let begins = self.tokenizer().added().filter(|(id, mark)| {
+            !mark.is_empty() && self.ends_a_turn(*id) && text.as_bytes().starts_with(mark)
+        });
+        begins.map(|(id, mark)| (id, mark.len())).max_by_key(|(_, length)| *length)
+    }
+}
+
+/// A conversation up to the end of a turn of the model, with a known text at that end.
+struct StandIn {
+    messages: Vec<Value>,
+    tools: Vec<Value>,
+}
+
+impl StandIn {
+    /// No longer than the turn itself.
+    fn short(conversation: &Conversation<'_>, from: usize) -> Self {
+        let [system, user, tool, _] = STANDING_IN;
+        let mut messages = Vec::new();
+        if conversation.messages.first().is_some_and(|first| first["role"] == "system") {
+            messages.push(json!({"role": "system", "content": system}));
+        }
+        messages.push(json!({"role": "user", "content": user}));
+        messages.push(turn(&conversation.messages[from - 1]));
+        let tools = match conversation.tools.is_empty() {
+            true => Vec::new(),
+            false => vec![json!({"type": "function", "function": {
+                "name": tool, "description": tool,
+                "parameters": {"type": "object", "properties": {}},
+            }})],
+        };
+        Self { messages, tools }
+    }
+
+    /// With all that was said before the turn.
+    fn whole(conversation: &Conversation<'_>, from: usize) -> Self {
+        let mut messages = conversation.messages[..from - 1].to_vec();
+        messages.push(turn(&conversation.messages[from - 1]));
+        Self { messages, tools: conversation.tools.to_vec() }
+    }
+}
+
+/// A turn of the same shape: results refer to the names and ids of calls.
+fn turn(turn: &Value) -> Value {
+    let Some(calls) = turn["tool_calls"].as_array().filter(|calls| !calls.is_empty()) else {
+        return json!({"role": "assistant", "content": END});
+    };
+    let calls = calls.iter().map(|call| {
+        json!({"id": call["id"], "type": "function", "function": {
+            "name": call["function"]["name"],
+            "arguments": json!({"value": END}).to_string(),
+        }})
+    });
+    json!({"role": "assistant", "content": "", "tool_calls": calls.collect::<Value>()})
+}
+
+fn behind_end(text: &str) -> Option<&str> {
+    text.rfind(END).map(|at| &text[at + END.len()..])
+}
+
+/// Bytes that two texts have in common at their beginning.
+fn common_length(one: &str, other: &str) -> usize {
+    let same = one.char_indices().zip(other.chars()).take_while(|((_, a), b)| a == b);
+    same.last().map_or(0, |((at, character), _)| at + character.len_utf8())
+}
