@@ -84,7 +84,7 @@ def _sglang(folder: Path, model: Path, address: list[str]):
     line += ["--model-path", str(model), "--served-model-name", tiny_model.NAME]
     line += ["--device", "cpu", "--dtype", "float32", "--attention-backend", "torch_native"]
     line += ["--sampling-backend", "pytorch", "--grammar-backend", "none"]
-    line += ["--disable-cuda-graph", "--disable-overlap-schedule", "--disable-radix-cache"]
+    line += ["--disable-cuda-graph", "--disable-overlap-schedule"]
     line += ["--context-length", str(CONTEXT), "--max-total-tokens", str(2 * CONTEXT)]
     line += ["--max-running-requests", "8", "--weight-version", "v0"]
     return line, {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}

@@ -22,7 +22,7 @@ const TURNS: usize = 5;
 
 /// A sequence is scored in another order of additions than it was sampled in, which 32-bit floats
 /// show in the sixth decimal.
-const ROUNDING: f32 = 2e-5;
+pub(crate) const ROUNDING: f32 = 2e-5;
 
 const SAID: [&str; TURNS] = [
     "How is the weather in Oslo?",
@@ -202,14 +202,14 @@ struct Differences {
 }
 
 #[derive(Default)]
-struct Spread {
-    most: f32,
+pub(crate) struct Spread {
+    pub(crate) most: f32,
     sum: f64,
     count: usize,
 }
 
 impl Spread {
-    fn add(&mut self, one: &[f32], other: &[f32]) {
+    pub(crate) fn add(&mut self, one: &[f32], other: &[f32]) {
         assert_eq!(one.len(), other.len());
         for (one, other) in one.iter().zip(other) {
             let difference = (one - other).abs();
@@ -220,7 +220,7 @@ impl Spread {
         }
     }
 
-    fn mean(&self) -> f64 {
+    pub(crate) fn mean(&self) -> f64 {
         self.sum / self.count.max(1) as f64
     }
 }

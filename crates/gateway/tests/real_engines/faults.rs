@@ -36,7 +36,7 @@ fn asked(request: Request) -> GenerateRequest {
 }
 
 /// Engines refuse an id that is in use.
-fn uuid_like() -> u128 {
+pub(crate) fn uuid_like() -> u128 {
     std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos()
 }
 
@@ -110,7 +110,7 @@ pub(crate) async fn dropping_frees_the_engine(kind: EngineKind) {
     }
 }
 
-async fn until_running(under: &EngineUnderTest, wanted: u64) {
+pub(crate) async fn until_running(under: &EngineUnderTest, wanted: u64) {
     let mut ticks = tokio::time::interval(ASK_EVERY);
     let waiting = async {
         while running(under).await != wanted {

@@ -11,6 +11,7 @@ mod conversations;
 mod direct;
 mod engine_under_test;
 mod faults;
+mod ids;
 
 use polar_convo::Dialect;
 use polar_engine::EngineKind;
@@ -90,6 +91,31 @@ macro_rules! engine_tests {
             async fn counted_tokens_are_those_of_the_prompt() {
                 faults::counts_like_it_generates($kind).await;
             }
+
+            #[tokio::test]
+            async fn promise_2_three_turns_on_the_ids_that_were_sampled() {
+                ids::history_is_what_was_sampled($kind).await;
+            }
+
+            #[tokio::test]
+            async fn a_sampling_behind_ids_ends_where_it_is_told_to() {
+                ids::ends_where_it_is_told_to($kind).await;
+            }
+
+            #[tokio::test]
+            async fn dropping_a_sampling_behind_ids_frees_the_engine() {
+                ids::dropping_frees_the_engine($kind).await;
+            }
+
+            #[tokio::test]
+            async fn ids_that_cannot_be_taken_are_refused_before_the_engine_is_asked() {
+                ids::refuses_before_the_engine_is_asked($kind).await;
+            }
+
+            #[tokio::test]
+            async fn the_engines_rendering_is_what_chat_is_sampled_behind() {
+                ids::renders_what_chat_is_sampled_behind($kind).await;
+            }
         }
     };
 }
@@ -101,4 +127,14 @@ engine_tests!(sglang, EngineKind::Sglang);
 #[tokio::test]
 async fn vllm_tells_which_weights_sampled_and_what_was_aborted() {
     faults::weight_versions_and_aborts().await;
+}
+
+#[tokio::test]
+async fn vllm_takes_ids_in_two_places() {
+    ids::vllm_has_two_places_for_ids().await;
+}
+
+#[tokio::test]
+async fn vllm_tells_which_weights_sampled_ids_that_were_aborted() {
+    ids::vllm_tells_weights_of_an_aborted_reply().await;
 }
