@@ -29,6 +29,10 @@ use std::sync::Arc;
 
 const GENERATE: &str = "/generate";
 
+/// What the server calls the last id of its vocabulary in a prompt's logprobs: it takes it for one
+/// outside. The logprob is the right one's.
+const CALLED_INSTEAD: u32 = 0;
+
 /// Carried fields that say how to sample. The server refuses names it does not know.
 const ABOUT_SAMPLING: &[&str] = &[
     "custom_params",
@@ -84,8 +88,12 @@ impl TokenEngine for Sglang {
         let reply = self.transport.reply(GENERATE, body, "polar-score").await?;
         let reply: TokenReply = serde_json::from_slice(&reply).map_err(EngineError::malformed)?;
         let entries = reply.meta_info.input_token_logprobs.unwrap_or_default();
+        let last = self.info.vocab_size.map(|size| size - 1);
+        let is_of = |entry: &Entry, id: u32| {
+            entry.1 == id || (entry.1 == CALLED_INSTEAD && Some(id) == last)
+        };
         let fits = entries.len() == ids.len() - start
-            && entries.iter().zip(&ids[start..]).all(|(entry, id)| entry.1 == *id);
+            && entries.iter().zip(&ids[start..]).all(|(entry, id)| is_of(entry, *id));
         if !fits {
             return Err(EngineError::malformed("logprobs of another prompt than it was given"));
         }

@@ -619,6 +619,26 @@ async fn a_sequence_is_scored_by_the_engine() {
     }
 }
 
+/// SGLang calls the last id of the vocabulary 0.
+#[tokio::test]
+async fn promise_3_a_score_of_another_id_is_refused() {
+    let sequence: Vec<u32> = PROMPT.iter().chain(&REPLY).copied().collect();
+    let called = |id: u32| {
+        let mut reply: Value = serde_json::from_str(&fixture("sglang/scores.json")).unwrap();
+        reply["meta_info"]["input_token_logprobs"][4][1] = json!(id);
+        Place::Sglang.serve(move |_| Answer::json(&reply))
+    };
+    let (_server, engine) = called(0).await;
+    let tokens = engine.tokens().unwrap();
+    let error = tokens.score(&sequence, 15).await.unwrap_err();
+    assert!(error.message.contains("another prompt"), "{error}");
+    let mut of_last = sequence.clone();
+    of_last[18] = engine.info().vocab_size.unwrap() - 1;
+    assert!(tokens.score(&of_last, 15).await.unwrap()[18].is_some());
+    let (_server, engine) = called(7).await;
+    assert!(engine.tokens().unwrap().score(&of_last, 15).await.is_err());
+}
+
 #[tokio::test]
 async fn llama_cpp_says_that_it_does_not_score() {
     let (_server, engine) = Place::Llama.recorded_server().await;

@@ -265,11 +265,11 @@ pub(crate) async fn refuses_before_the_engine_is_asked(kind: EngineKind) {
     let full = vec![1; usize::try_from(window).unwrap()];
     let error = under.tokens().sample(behind(&full, sampling(1.0))).await.err().unwrap();
     assert_eq!(error.class, ErrorClass::ContextOverflow);
-    // The last place of the window can still be sampled, whatever limit was asked for.
-    let mut nearly = behind(&full[1..], sampling(0.0));
+    // The last places of the window can still be sampled, of which SGLang keeps some for itself.
+    let mut nearly = behind(&full[8..], sampling(0.0));
     nearly.sampling.max_tokens = Some(1_000_000);
     let reply = under.sample(nearly).await;
-    assert_eq!(reply.ids.len(), 1);
+    assert!((1..=8).contains(&reply.ids.len()), "{}", reply.ids.len());
     // Every id there is can be sent, and the engine lives on.
     let mut strange = behind(&[0, size - 1, size / 2], sampling(0.0));
     // llama.cpp gives no reply with bytes that make no characters.

@@ -22,7 +22,7 @@ use std::sync::Arc;
 #[derive(Debug, Deserialize)]
 struct GenerateFields {
     token_ids: Vec<Value>,
-    sampling_params: Value,
+    sampling_params: Option<Value>,
     model: Option<String>,
     stream: Option<bool>,
     stream_options: Option<StreamOptions>,
@@ -50,9 +50,11 @@ pub(super) async fn generate(
         return Err(ApiError::scale_out_disabled());
     }
     let asked: GenerateFields = fields(&body)?;
-    let top = fields::<LogprobFields>(&asked.sampling_params)?.logprobs;
+    let missing = || ApiError::validation("Field required", Some("sampling_params"));
+    let params = asked.sampling_params.as_ref().ok_or_else(missing)?;
+    let (top, sampling) = (fields::<LogprobFields>(params)?.logprobs, fields(params)?);
     let prompt = prompt(&simulator, &asked)?;
-    let sampling = sampling(&simulator, asked, prompt.len())?;
+    let sampling = completed(&simulator, sampling, asked, prompt.len())?;
     let generation = Generation::completion(simulator, number, &headers, sampling, (prompt, None))?;
     generation.before_headers().await;
     let view = GenerateView { top, id: format!("generate-tokens-{}", generation.id) };
@@ -76,8 +78,9 @@ fn prompt(simulator: &Simulator, asked: &GenerateFields) -> Result<Vec<u32>, Api
 }
 
 /// The request as the other places have it. A limit that does not fit is lowered.
-fn sampling(
+fn completed(
     simulator: &Simulator,
+    mut sampling: SamplingFields,
     asked: GenerateFields,
     prompt: usize,
 ) -> Result<SamplingFields, ApiError> {
@@ -85,7 +88,6 @@ fn sampling(
         let message = "The simulator gives tokens only; leave `output_mode` out.";
         return Err(ApiError::bad_request(message).of("output_mode"));
     }
-    let mut sampling: SamplingFields = fields(&asked.sampling_params)?;
     let left = simulator.config.context_window.saturating_sub(prompt).max(1);
     let left = i64::try_from(left).unwrap_or(i64::MAX);
     sampling.max_tokens = sampling.max_tokens.map(|most| most.min(left));
@@ -128,7 +130,7 @@ async fn respond(mut generation: Generation, view: &GenerateView) -> Response {
         "prompt_logprobs": scored,
         "prompt_token_id_logprobs": null,
         "prompt_token_ids": shown.then_some(&generation.prompt),
-        "mm_placeholders": if shown { json!({}) } else { Value::Null },
+        "mm_placeholders": null,
         "metrics": null,
         "kv_transfer_params": null,
         "ec_transfer_params": null,
@@ -216,7 +218,6 @@ impl TokenView for GenerateView {
         });
         if first && generation.fields.return_token_ids.unwrap_or(false) {
             chunk["prompt_token_ids"] = json!(generation.prompt);
-            chunk["mm_placeholders"] = json!({});
         }
         chunk
     }

@@ -173,7 +173,7 @@ async fn what_cannot_be_generated_from_is_refused() {
     let refused = async |body: &Value, words: &str| {
         let (status, reply) = client.post(GENERATE, body).await;
         assert_eq!(status, 400, "{reply}");
-        assert!(reply["error"]["message"].as_str().unwrap().contains(words), "{reply}");
+        assert!(reply["error"].to_string().contains(words), "{reply}");
     };
     refused(&body(GENERATE, &[9_999_999], &json!({})), "out of vocabulary").await;
     refused(&body(GENERATE, &[5; 101], &json!({})), "maximum model length of 100").await;
