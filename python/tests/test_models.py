@@ -19,7 +19,7 @@ from polar import (
     WriteFile,
 )
 from polar._model import Unknown
-from polar.models import Failed, Outcome
+from polar.models import Failed, Outcome, TokenTree
 from tests.conftest import ScriptedServer, ok, session_info, task_info
 
 OUTCOME: TypeAdapter[Any] = TypeAdapter(Outcome)
@@ -112,3 +112,23 @@ def test_the_report_is_that_of_the_last_attempt_unless_it_was_lost() -> None:
 def test_conservation() -> None:
     counts = TokenCounts(sampled=5, trained=3, untrained={"undelivered": 1}, context=9)
     assert not counts.is_conserved
+
+
+def test_a_tree_gives_the_nodes_of_a_sequence_in_order() -> None:
+    def node(parent: int | None, ids: list[int]) -> dict[str, Any]:
+        empty: dict[str, Any] = {"logprobs": [None] * len(ids), "weight_versions": [], "calls": []}
+        return {"parent": parent, "ids": ids, "loss_mask": [0] * len(ids), "role": "main", **empty}
+
+    fork = {"cause": "new_lineage", "shared_tokens": 0}
+    lineage = {
+        "last_node": 2,
+        "prompt_tokens": 1,
+        "prompt_messages": [],
+        "response_messages": [],
+        "lineage": {"role": "main", "fork": fork},
+        "calls": ["c00000"],
+        "sampling": {},
+    }
+    nodes = [node(None, [1]), node(0, [2]), node(0, [3, 4])]
+    tree = TokenTree.model_validate({"nodes": nodes, "lineages": [lineage], "values": []})
+    assert [node.ids for node in tree.path(0)] == [[1], [3, 4]]

@@ -53,6 +53,7 @@ BASES = {
     "TaskInfo": "TaskMembers",
     "SessionInfo": "SessionMembers",
     "TokenCounts": "TokenMembers",
+    "TokenTree": "TreeMembers",
     "Trace": "TraceMembers",
 }
 
@@ -87,6 +88,7 @@ from polar._model import (
     TaskMembers,
     TokenMembers,
     TraceMembers,
+    TreeMembers,
     Unknown,
 )
 '''

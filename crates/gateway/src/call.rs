@@ -190,6 +190,7 @@ impl OpenCall {
                 extra: self.extra,
                 error: None,
                 headers: self.headers,
+                fingerprint: None,
             },
             messages: self.messages,
             tools: self.tools,

@@ -58,12 +58,14 @@
 //! | `prompt` | `base`: an earlier call, or null; `shared`: how many of its tokens, sampled ones after prompt, begin this call's prompt |
 
 mod encode;
+mod fingerprint;
 mod frame;
 mod prefix_tree;
 mod session;
 mod values;
 mod writer;
 
+pub use fingerprint::{CallFingerprint, ChainHash, NotAChainHash};
 pub use prefix_tree::{Position, PrefixTree};
 pub use session::{Damage, Nearest, RecordedCall, RecordedSession};
 pub use writer::{Durability, JournalWriter};
@@ -157,6 +159,9 @@ pub struct CallMeta {
     /// Request headers that the harness's rules look at, by name in lower case.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<String, String>,
+    /// What its tokens were made with; absent in chat mode, and in journals of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fingerprint: Option<CallFingerprint>,
 }
 
 /// Why a journal could not be written or read.

@@ -90,6 +90,11 @@ impl RecordedCall {
         self.exchange_end.depth() - 1
     }
 
+    /// Number of the reply: equal for equal messages within the session.
+    pub fn reply_number(&self) -> u32 {
+        self.reply
+    }
+
     /// Number of the tools offered: equal for equal tools within the session.
     pub fn tools_number(&self) -> Option<u32> {
         self.tools
@@ -274,7 +279,7 @@ impl RecordedSession {
         self.values.iter().map(|text| &**text)
     }
 
-    /// A message by its number in the tree of messages.
+    /// A message by its number in the tree of messages, or a set of tools by its own.
     pub fn message(&self, number: u32) -> Value {
         self.value(number)
     }

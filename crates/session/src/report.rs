@@ -130,7 +130,8 @@ fn build_report(facts: Facts) -> SessionReport {
     };
     let (calls, last_call, trouble) = match &rebuilt {
         Ok(Some(rebuilt)) => {
-            report.traces = count(rebuilt.trajectory.traces.len());
+            report.traces = count(rebuilt.trajectory.lineages());
+            report.sizes.clone_from(&rebuilt.trajectory.sizes);
             report.tokens.clone_from(&rebuilt.trajectory.tokens);
             report.forks.clone_from(&rebuilt.trajectory.forks);
             report.roles.clone_from(&rebuilt.trajectory.roles);
@@ -176,6 +177,7 @@ fn bare_report(facts: &Facts, outcome: Outcome) -> SessionReport {
         calls: 0,
         traces: 0,
         tokens: polar_types::TokenCounts::default(),
+        sizes: None,
         forks: std::collections::BTreeMap::default(),
         roles: Default::default(),
         translation: Default::default(),

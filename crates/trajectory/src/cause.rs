@@ -4,6 +4,7 @@
 //! context or reply. Messages say *what* was done there. A cause is a diagnosis for people;
 //! nothing is masked or merged because of it.
 
+use crate::drift::MessageDifference;
 use crate::lineage::Lineages;
 use crate::messages::{self, Difference};
 use polar_record::{Nearest, Position, PrefixTree, RecordedCall, RecordedSession};
@@ -98,6 +99,19 @@ impl<'a> Causes<'a> {
         } else {
             pair.cause_at_turn()
         }
+    }
+
+    /// The first message in which the history of `index` says something else than the one it is
+    /// compared with.
+    pub(crate) fn message_difference(&self, index: u32) -> Option<MessageDifference> {
+        let before = self.compared_with(self.call(index))?;
+        let pair = Pair::new(self, index, before);
+        let (at, _) = pair.first_difference()?;
+        Some(MessageDifference {
+            index: at,
+            expected: self.session.message(pair.old[at]),
+            found: self.session.message(pair.new[at]),
+        })
     }
 
     /// The earlier call to compare messages with: the one nearest by tokens, unless another

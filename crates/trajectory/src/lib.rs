@@ -28,24 +28,39 @@
 //! The list of logprobs counts as missing where it is not as long as the ids, because then
 //! it is unknown which belongs to which.
 
+mod advice;
 mod cause;
+mod chains;
+mod drift;
+mod growing;
 mod lineage;
 mod messages;
 mod roles;
+mod sharing;
 mod summary;
-mod trace;
 mod translation;
+mod tree;
+mod unroll;
 mod verify;
+mod volatile;
 
-pub use verify::{Violation, verify};
+pub use advice::{Advice, Remedy, advice};
+pub use drift::{Drift, MessageDifference, SuggestedRule, TokenDifference, drift, drift_of_traces};
+pub use unroll::unroll;
+pub use verify::{
+    FingerprintCounts, Promise, Violation, verify, verify_alone, verify_fingerprints,
+};
 
 use cause::Causes;
+use chains::Chains;
+use growing::Growing;
 use lineage::{Fate, Lineages};
 use polar_record::RecordedSession;
 use polar_types::{
-    CallOrigin, CallRole, CallSummary, ForkCause, ForkPoint, RoleCounts, TokenCounts, Trace,
-    Trajectory, TrajectoryStrategy, UntrainedReason,
+    CallOrigin, CallRole, CallSummary, ForkCause, LineageInfo, RoleCounts, TokenCounts,
+    TrainingSizes, Trajectory, TrajectoryStrategy, UntrainedReason,
 };
+use sharing::Sharing;
 use std::collections::BTreeMap;
 
 /// What was built from a session.
@@ -85,38 +100,47 @@ pub fn build(
     let options = options.into();
     let origins = roles::origins(session);
     let lineages = Lineages::of(session, &origins, &options.train_roles);
+    let merged = Chains::merged(session, &lineages);
+    let sharing = Sharing::of(session, &merged);
+    let sizes = sharing.sizes(session, &merged);
+    let single;
+    let (chains, sharing) = match options.strategy {
+        TrajectoryStrategy::PrefixMerging => (&merged, None),
+        TrajectoryStrategy::PrefixTree => (&merged, Some(&sharing)),
+        TrajectoryStrategy::PerRequest => {
+            single = Chains::single(session, &lineages);
+            (&single, None)
+        }
+    };
     let mut builder = Builder {
         session,
         lineages: &lineages,
+        chains,
+        sharing,
         options,
         origins,
         causes: Causes::new(session, &lineages),
-        traces: Vec::new(),
-        trace_of: vec![None; session.calls().len()],
+        growing: Vec::with_capacity(chains.len()),
         tokens: TokenCounts::default(),
     };
     for index in 0..session.calls().len() as u32 {
         builder.take(index);
     }
-    builder.finish(reward)
+    builder.finish(sizes, reward)
 }
 
 struct Builder<'a> {
     session: &'a RecordedSession,
     lineages: &'a Lineages,
+    /// The sequences to build.
+    chains: &'a Chains,
+    /// How much of each is kept with another; absent where all of it is kept.
+    sharing: Option<&'a Sharing>,
     options: BuildOptions,
     origins: Vec<CallOrigin>,
     causes: Causes<'a>,
-    traces: Vec<Growing>,
-    /// Which trace a call is in.
-    trace_of: Vec<Option<u32>>,
+    growing: Vec<Growing>,
     tokens: TokenCounts,
-}
-
-/// A trace, and the call it ends with so far.
-struct Growing {
-    trace: Trace,
-    last: u32,
 }
 
 impl Builder<'_> {
@@ -133,46 +157,30 @@ impl Builder<'_> {
         self.causes.pass(index);
     }
 
-    /// Puts a call behind the one it continues, or at the front of a new trace.
+    /// Puts a call behind the one it continues, or at the front of a new sequence.
     fn place(&mut self, index: u32) {
-        let parent = match self.options.strategy {
-            TrajectoryStrategy::PrefixMerging => self.lineages.parent(index),
-            TrajectoryStrategy::PerRequest => None,
-        };
-        let continued = parent.and_then(|parent| {
-            let number = self.trace_of[parent as usize]?;
-            (self.traces[number as usize].last == parent).then_some((parent, number))
-        });
-        let number = match continued {
-            Some((parent, number)) => {
-                let growing = &mut self.traces[number as usize];
-                trace::extend(&mut growing.trace, self.session, parent, index);
-                growing.last = index;
-                number
-            }
-            None => self.fork(index, parent),
-        };
-        self.trace_of[index as usize] = Some(number);
-        let growing = &mut self.traces[number as usize];
-        trace::add_reply(&mut growing.trace, self.session, index, &mut self.tokens);
+        let Some(number) = self.chains.of_call(index) else { return };
+        match self.chains.before(index) {
+            Some(before) => self.growing[number as usize].extend(self.session, before, index),
+            None => self.fork(index, number),
+        }
+        self.growing[number as usize].add_reply(self.session, index, &mut self.tokens);
     }
 
-    fn fork(&mut self, index: u32, parent: Option<u32>) -> u32 {
-        let cause = match self.options.strategy {
-            TrajectoryStrategy::PrefixMerging => self.causes.cause(index),
-            TrajectoryStrategy::PerRequest => ForkCause::PerRequest,
-        };
-        let fork: ForkPoint = self.causes.fork_point(index, cause);
+    fn fork(&mut self, index: u32, number: u32) {
+        let is_merged = self.options.strategy != TrajectoryStrategy::PerRequest;
+        let cause = if is_merged { self.causes.cause(index) } else { ForkCause::PerRequest };
         let from = match cause {
             ForkCause::NewLineage | ForkCause::PerRequest => None,
-            _ => parent.or(self.causes.nearest(index)),
+            _ => self.lineages.parent(index).or(self.causes.nearest(index)),
         };
-        let parent_trace = from.and_then(|call| self.trace_of[call as usize]);
-        let number = self.traces.len() as u32;
-        let role = self.origins[index as usize].role;
-        let trace = trace::start(self.session, index, role, fork, parent_trace);
-        self.traces.push(Growing { trace, last: index });
-        number
+        let lineage = LineageInfo {
+            role: self.origins[index as usize].role,
+            parent: from.and_then(|call| self.chains.of_call(call)),
+            fork: self.causes.fork_point(index, cause),
+        };
+        let shared = self.sharing.map_or(0, |sharing| sharing.depth(number));
+        self.growing.push(Growing::start(self.session, index, shared, lineage));
     }
 
     fn roles(&self) -> BTreeMap<CallRole, RoleCounts> {
@@ -185,36 +193,47 @@ impl Builder<'_> {
         roles
     }
 
-    fn finish(self, reward: Option<f64>) -> Built {
+    fn finish(self, sizes: TrainingSizes, reward: Option<f64>) -> Built {
         let header = &self.session.header;
-        let roles = self.roles();
-        let calls = summary::summaries(self.session, &self.origins, &self.trace_of, |number| {
-            let trace = &self.traces[number as usize].trace;
-            (trace.calls.first(), &trace.lineage.fork)
-        });
+        let calls = summary::summaries(
+            self.session,
+            &self.origins,
+            |call| self.chains.of_call(call),
+            |number| &self.growing[number as usize].trace,
+        );
         let mut trajectory = Trajectory {
             session_id: header.session_id.clone(),
             task_id: header.task_id.clone(),
             group_id: header.group_id.clone(),
             strategy: self.options.strategy,
             reward,
-            traces: self.traces.into_iter().map(|growing| growing.trace).collect(),
+            traces: Vec::new(),
+            tree: None,
+            roles: self.roles(),
             tokens: self.tokens,
+            sizes: Some(sizes),
             forks: Default::default(),
             train_roles: self.options.train_roles,
-            roles,
             translation: translation::counts(self.session),
         };
-        let responses = trajectory.traces.iter().map(|trace| trace.response_ids.len() as u64);
+        let traces = self.growing.iter().map(|growing| &growing.trace);
+        let responses = traces.clone().map(|trace| trace.response_ids.len() as u64);
         let holes = trajectory.tokens.untrained.get(&UntrainedReason::LogprobMissing);
         trajectory.tokens.context =
             responses.sum::<u64>() - trajectory.tokens.trained - holes.copied().unwrap_or(0);
-        let siblings = trajectory.traces.len() as u32;
-        for trace in &mut trajectory.traces {
-            trace.reward = reward;
-            trace.siblings = siblings;
-            trace.loss_weight = 1.0 / f64::from(siblings);
+        for trace in traces {
             *trajectory.forks.entry(trace.lineage.fork.cause).or_default() += 1;
+        }
+        match self.sharing {
+            Some(sharing) => {
+                trajectory.tree = Some(tree::tree(self.session, self.growing, sharing));
+            }
+            None => {
+                let whole =
+                    self.growing.into_iter().map(|growing| growing.into_trace(self.session));
+                trajectory.traces = whole.collect();
+                unroll::weigh(&mut trajectory.traces, reward);
+            }
         }
         Built { trajectory, calls }
     }

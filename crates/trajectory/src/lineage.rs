@@ -126,12 +126,12 @@ fn parents(session: &RecordedSession, origins: &[CallOrigin], fates: &[Fate]) ->
 /// Parts of messages that are not text, by the message's number. The tokens that stand for a
 /// picture are the same for every picture of its size, so that equal tokens do not show that the
 /// engine saw the same.
-struct Pictures {
+pub(crate) struct Pictures {
     by_message: HashMap<u32, Vec<Value>>,
 }
 
 impl Pictures {
-    fn of(session: &RecordedSession) -> Self {
+    pub(crate) fn of(session: &RecordedSession) -> Self {
         let numbered = session.values().zip(0..);
         let listed = numbered.filter(|(text, _)| text.contains(r#""content":["#));
         let by_message = listed
@@ -141,8 +141,13 @@ impl Pictures {
         Self { by_message }
     }
 
+    /// Whether no prompt shows any.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_message.is_empty()
+    }
+
     /// Whether the prompt of `call` begins with the pictures of `earlier`'s prompt.
-    fn go_on(&self, session: &RecordedSession, earlier: u32, call: usize) -> bool {
+    pub(crate) fn go_on(&self, session: &RecordedSession, earlier: u32, call: usize) -> bool {
         if self.by_message.is_empty() {
             return true;
         }

@@ -1,25 +1,22 @@
 //! Calls as lists of them show.
 
 use polar_record::RecordedSession;
-use polar_types::{CallId, CallOrigin, CallSummary, ForkPoint};
+use polar_types::{CallOrigin, CallSummary, Trace};
 
-/// All calls of a session. `origins` says who made each, `trace_of`
-/// which trace it went to; `front` the first call of a
-/// trace and why it is a trace of its own.
+/// All calls of a session. `origins` says who made each, `trace_of` which trace it went to.
 pub(crate) fn summaries<'a>(
     session: &RecordedSession,
     origins: &[CallOrigin],
-    trace_of: &[Option<u32>],
-    front: impl Fn(u32) -> (Option<&'a CallId>, &'a ForkPoint),
+    trace_of: impl Fn(u32) -> Option<u32>,
+    trace: impl Fn(u32) -> &'a Trace,
 ) -> Vec<CallSummary> {
-    let calls = session.calls().iter().zip(origins).zip(trace_of);
+    let calls = session.calls().iter().zip(origins).zip(0..);
     calls
-        .map(|((call, origin), trace)| {
+        .map(|((call, origin), index)| {
             let meta = &call.meta;
-            let fork = trace.and_then(|number| {
-                let (first, fork) = front(number);
-                (first == Some(&meta.call_id)).then(|| fork.clone())
-            });
+            let number = trace_of(index);
+            let begun =
+                number.map(&trace).filter(|trace| trace.calls.first() == Some(&meta.call_id));
             CallSummary {
                 call_id: meta.call_id.clone(),
                 dialect: meta.dialect.clone(),
@@ -32,8 +29,8 @@ pub(crate) fn summaries<'a>(
                 sampled_tokens: call.sampled_tokens(),
                 delivered: call.delivered,
                 finish_reason: meta.finish_reason.clone(),
-                trace: *trace,
-                fork,
+                trace: number,
+                fork: begun.map(|trace| trace.lineage.fork.clone()),
                 reply: session.reply(call),
                 error: meta.error.clone(),
             }

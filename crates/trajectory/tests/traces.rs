@@ -289,8 +289,10 @@ fn calls_of_different_contexts_in_one_trace_are_found_out() {
     merged.calls.append(&mut second.calls);
     (merged.siblings, merged.loss_weight) = (1, 1.0);
     trajectory.tokens.context = 1;
-    let call = CallId::of_index(1);
-    assert_eq!(verify(&trajectory, &session), Err(Violation::Context { trace: 0, call }));
+    trajectory.sizes = None;
+    let (call, position) = (CallId::of_index(1), 0);
+    let found = verify(&trajectory, &session);
+    assert_eq!(found, Err(Violation::Context { trace: 0, call, position }));
 }
 
 #[test]
@@ -315,7 +317,7 @@ fn promise_2_equal_tokens_that_stand_for_another_picture_are_another_context() {
     assert_eq!(apart.traces.len(), 2);
     assert_eq!(apart.traces[1].prompt_messages[0], look("two"));
     let call = CallId::of_index(1);
-    assert_eq!(verify(&same, &other), Err(Violation::Context { trace: 0, call }));
+    assert_eq!(verify(&same, &other), Err(Violation::Pictures { trace: 0, call }));
 }
 
 #[test]

@@ -12,7 +12,9 @@ pub mod role;
 pub mod sampling;
 pub mod session;
 pub mod task;
+pub mod token_tree;
 pub mod trace;
+pub mod training_sizes;
 pub mod translation;
 
 pub use error::{ErrorClass, FieldProblem, Side};
@@ -38,8 +40,10 @@ pub use task::{
     PrepareStep, RewardSource, RuntimeKind, RuntimeSpec, Skill, TaskInfo, TaskPage, TaskRequest,
     TaskSpec, TaskStatus, TrajectoryStrategy,
 };
+pub use token_tree::{TokenTree, TreeLineage, TreeNode};
 pub use trace::{
     CallSummary, ForkCause, ForkPoint, LineageInfo, TokenCounts, Trace, Trajectory,
     UntrainedReason, WeightSpan,
 };
+pub use training_sizes::{LayoutSize, TrainingSizes};
 pub use translation::TranslationCounts;

@@ -2,7 +2,7 @@
 
 use crate::{
     CallRole, Epoch, ErrorClass, ForkCause, GroupId, NodeId, RoleCounts, SessionId, Side, TaskId,
-    TokenCounts, TranslationCounts,
+    TokenCounts, TrainingSizes, TranslationCounts,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -191,6 +191,10 @@ pub struct SessionReport {
     pub traces: u32,
     /// Where every sampled token went.
     pub tokens: TokenCounts,
+    /// What a trainer has to run in each layout; absent where nothing was built, and in reports
+    /// of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sizes: Option<TrainingSizes>,
     /// How many traces there are by cause; the first one counts as `new_lineage`.
     #[serde(default)]
     pub forks: BTreeMap<ForkCause, u32>,

@@ -1,8 +1,8 @@
 //! Training data: traces, and where every sampled token went.
 
 use crate::{
-    CallId, CallOrigin, CallRole, GroupId, RoleCounts, SessionId, TaskId, TrajectoryStrategy,
-    TranslationCounts,
+    CallId, CallOrigin, CallRole, GroupId, RoleCounts, SessionId, TaskId, TokenTree, TrainingSizes,
+    TrajectoryStrategy, TranslationCounts,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -104,6 +104,22 @@ pub enum ForkCause {
     Branch,
     /// The strategy makes a trace of each call.
     PerRequest,
+}
+
+impl ForkCause {
+    /// All there are.
+    pub const ALL: [Self; 10] = [
+        Self::NewLineage,
+        Self::HistoryRewritten,
+        Self::ReasoningStripped,
+        Self::ToolArgumentsReserialised,
+        Self::ToolsChanged,
+        Self::Retokenised,
+        Self::TruncatedTurn,
+        Self::Retry,
+        Self::Branch,
+        Self::PerRequest,
+    ];
 }
 
 /// Where a forked call's prompt leaves the sequence it comes closest to.
@@ -209,10 +225,17 @@ pub struct Trajectory {
     /// Reward of the rollout.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reward: Option<f64>,
-    /// In order of their first call.
+    /// In order of their first call; none where there is a `tree`.
     pub traces: Vec<Trace>,
+    /// The traces as a tree, for the strategy `prefix_tree`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tree: Option<TokenTree>,
     /// Where every sampled token went.
     pub tokens: TokenCounts,
+    /// What a trainer has to run in this layout and in the others; absent in trajectories of
+    /// older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sizes: Option<TrainingSizes>,
     /// How many traces there are by cause; the first one counts as `new_lineage`.
     pub forks: BTreeMap<ForkCause, u32>,
     /// Roles whose calls are trained; tokens of others are counted as `side_call`.
@@ -224,6 +247,13 @@ pub struct Trajectory {
     /// Calls of which something did not reach the engine as it was sent.
     #[serde(default, skip_serializing_if = "TranslationCounts::is_empty")]
     pub translation: TranslationCounts,
+}
+
+impl Trajectory {
+    /// Traces, or lineages of the tree.
+    pub fn lineages(&self) -> usize {
+        self.tree.as_ref().map_or(self.traces.len(), |tree| tree.lineages.len())
+    }
 }
 
 /// One call as `GET /api/sessions/{id}/calls` shows it: everything but the ids.

@@ -91,3 +91,20 @@ class TraceMembers(Model):
         """The whole sequence: prompt and response."""
         trace: Any = self
         return [*trace.prompt_ids, *trace.response_ids]
+
+
+class TreeMembers(Model):
+    """Members of `TokenTree` that are not fields."""
+
+    def path(self, lineage: int) -> list[models.TreeNode]:
+        """The nodes of one sequence, from where it begins to where it ends.
+
+        Their `ids` one after the other are what `prefix_merging` makes a trace of.
+        """
+        tree: Any = self
+        nodes: list[models.TreeNode] = []
+        at: Optional[int] = tree.lineages[lineage].last_node
+        while at is not None:
+            nodes.append(tree.nodes[at])
+            at = nodes[-1].parent
+        return nodes[::-1]

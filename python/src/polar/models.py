@@ -17,6 +17,7 @@ from polar._model import (
     TaskMembers,
     TokenMembers,
     TraceMembers,
+    TreeMembers,
     Unknown,
 )
 
@@ -224,7 +225,7 @@ EvaluatorSpec = Annotated[
 """How a session's result becomes a reward."""
 
 
-TrajectoryStrategy = Union[Literal["per_request", "prefix_merging"], str]
+TrajectoryStrategy = Union[Literal["per_request", "prefix_merging", "prefix_tree"], str]
 """How the calls of a session become traces."""
 
 
@@ -261,11 +262,12 @@ class SamplingPins(Model):
 
 
 HistoryPolicy = Union[Literal["sampled", "template", "as_sent"], str]
-"""What the engine gets of an earlier turn of the model that its harness has dropped or
-trimmed.
+"""What the engine gets of an earlier turn of the model.
 
-Either way each call's record says what was done, and a call's arguments get their sampled
-spelling back where the harness has only spelled them otherwise.
+Harnesses drop reasoning and trim text, and the chat templates of reasoning models leave
+out what was thought before the last question. Either way each call's record says what was
+done, and a call's arguments get their sampled spelling back where the harness has only
+spelled them otherwise.
 """
 
 
@@ -540,6 +542,32 @@ class TokenCounts(TokenMembers):
     """The rest, by reason."""
 
 
+class LayoutSize(Model):
+    """How much there is to run."""
+
+    samples: int
+    """Sequences, or trees."""
+
+    tokens: int
+    """Tokens of all of them together, context included."""
+
+    share: float
+    """Tokens as a share of those of `per_request`; 1 where there are none."""
+
+
+class TrainingSizes(Model):
+    """The trained calls of a session in each layout, whichever of them was built."""
+
+    per_request: LayoutSize
+    """A sequence per call."""
+
+    prefix_merging: LayoutSize
+    """A sequence per lineage."""
+
+    prefix_tree: LayoutSize
+    """A tree for each beginning that no other sequence shares, every token in it once."""
+
+
 ForkCause = Union[
     Literal[
         "new_lineage",
@@ -660,6 +688,11 @@ class SessionReport(Model):
 
     exit_code: Optional[int] = None
     """Exit code of the harness, when it came to an end by itself."""
+
+    sizes: Optional[TrainingSizes] = None
+    """What a trainer has to run in each layout; absent where nothing was built, and in reports
+    of older versions.
+    """
 
     forks: dict[ForkCause, int] = {}
     """How many traces there are by cause; the first one counts as `new_lineage`."""
@@ -852,6 +885,87 @@ class Trace(TraceMembers):
     """Reward of the rollout."""
 
 
+class TreeNode(Model):
+    """A run of tokens that all sequences below it share."""
+
+    ids: list[int]
+    """The tokens; at least one."""
+
+    loss_mask: list[int]
+    """1 where the token is to be trained on. As long as `ids`."""
+
+    logprobs: list[Optional[float]]
+    """Logprob of each sampled token as the engine gave it, null for all others. As long as
+    `ids`.
+    """
+
+    weight_versions: list[WeightSpan]
+    """Which weights sampled what; runs over the node, sampled positions only."""
+
+    calls: list[CallId]
+    """The calls that sampled in it, oldest first."""
+
+    role: CallRole
+    """Who made them; where there are none, who made the call whose context it was first."""
+
+    parent: Optional[int] = None
+    """Index of the node before it; null where sequences begin."""
+
+
+class TreeLineage(Model):
+    """One sequence of a tree: a trace without its tokens."""
+
+    last_node: int
+    """Index of the node it ends with."""
+
+    prompt_tokens: int
+    """Tokens of its path before its own first sampled one: `prompt_ids` of the trace."""
+
+    prompt_messages: list[int]
+    """Messages of the first prompt, by their index in `values`."""
+
+    response_messages: list[int]
+    """Messages after it, in order, by their index in `values`."""
+
+    lineage: LineageInfo
+    """Where it comes from; `parent` is the index of a lineage."""
+
+    calls: list[CallId]
+    """The calls it is made of, oldest first."""
+
+    sampling: dict[str, Any]
+    """As of a trace."""
+
+    tools: Optional[int] = None
+    """Tools offered, by their index in `values`."""
+
+    finish_reason: Optional[str] = None
+    """Why the last reply ended."""
+
+
+class TokenTree(TreeMembers):
+    """A session's traces with what they share stored once.
+
+    Only context is shared: tokens that another sequence was sampled behind. What was sampled
+    twice is there twice, even where it reads the same, for each has its own logprob; so every
+    sampled token is trained once, and the path of a sequence holds before it exactly what the
+    engine had.
+    """
+
+    nodes: list[TreeNode]
+    """Runs of tokens. A parent comes before its children."""
+
+    lineages: list[TreeLineage]
+    """The sequences, in order of their first call. Each is the path from a root to its last
+    node; what `prefix_merging` makes a trace of.
+    """
+
+    values: list[Any]
+    """Messages and sets of tools, as of OpenAI's chat API. Each distinct one is there once;
+    lineages name them by their index.
+    """
+
+
 class Trajectory(Model):
     """All traces of one session, and how they were built."""
 
@@ -868,7 +982,7 @@ class Trajectory(Model):
     """How the traces were built."""
 
     traces: list[Trace]
-    """In order of their first call."""
+    """In order of their first call; none where there is a `tree`."""
 
     tokens: TokenCounts
     """Where every sampled token went."""
@@ -878,6 +992,14 @@ class Trajectory(Model):
 
     reward: Optional[float] = None
     """Reward of the rollout."""
+
+    tree: Optional[TokenTree] = None
+    """The traces as a tree, for the strategy `prefix_tree`."""
+
+    sizes: Optional[TrainingSizes] = None
+    """What a trainer has to run in this layout and in the others; absent in trajectories of
+    older versions.
+    """
 
     train_roles: list[CallRole] = []
     """Roles whose calls are trained; tokens of others are counted as `side_call`."""
@@ -1110,6 +1232,7 @@ __all__ = [
     "GroupId",
     "HarnessSpec",
     "HistoryPolicy",
+    "LayoutSize",
     "LineageInfo",
     "McpServer",
     "Network",
@@ -1140,10 +1263,14 @@ __all__ = [
     "TaskStatus",
     "TimedOut",
     "TokenCounts",
+    "TokenTree",
     "Trace",
+    "TrainingSizes",
     "Trajectory",
     "TrajectoryStrategy",
     "TranslationCounts",
+    "TreeLineage",
+    "TreeNode",
     "WeightSpan",
     "WriteFile",
 ]

@@ -48,6 +48,7 @@ pub(crate) fn call(prompt: &[u32], sampled: &[u32]) -> CallRecord {
             extra: serde_json::Map::new(),
             error: None,
             headers: Default::default(),
+            fingerprint: None,
         },
         messages: vec![user(&format!("{prompt:?}"))],
         tools: None,

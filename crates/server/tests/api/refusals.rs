@@ -71,7 +71,7 @@ async fn a_bad_task_is_told_every_wrong_field() {
         (
             json!({ "harness": shell, "trajectory_strategy": "prefix_mergin" }),
             vec![
-                "trajectory_strategy: must be `per_request` or `prefix_merging`, not `prefix_mergin`",
+                "trajectory_strategy: must be one of `per_request`, `prefix_merging`, `prefix_tree`",
             ],
         ),
         (

@@ -241,6 +241,7 @@ pub(crate) fn report_of(lease: &Lease, node: &str, outcome: Outcome) -> SessionR
         calls: 1,
         traces: 1,
         tokens: TokenCounts::default(),
+        sizes: None,
         forks: BTreeMap::new(),
         roles: Default::default(),
         translation: Default::default(),

@@ -372,6 +372,7 @@ fn assert_summary_of_sub_agent(
             extra: Map::new(),
             error: None,
             headers: [(header_of_sub_agents.to_owned(), "a1".to_owned())].into(),
+            fingerprint: None,
         },
         messages,
         tools,

@@ -85,6 +85,7 @@ pub(crate) fn report(lease: &Lease, outcome: Outcome) -> SessionReport {
         calls: 3,
         traces: 1,
         tokens: TokenCounts::default(),
+        sizes: None,
         forks: BTreeMap::new(),
         roles: Default::default(),
         translation: Default::default(),

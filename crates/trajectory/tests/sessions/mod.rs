@@ -3,7 +3,7 @@
 #![allow(dead_code)] // Each test binary uses its part.
 
 use polar_record::{CallMeta, CallRecord, RecordedSession, SessionHeader};
-use polar_trajectory::{Built, build, verify};
+use polar_trajectory::{Built, build, unroll, verify};
 use polar_types::{CallId, ForkCause, TrajectoryStrategy};
 use serde_json::{Value, json};
 
@@ -58,6 +58,7 @@ pub(crate) fn call(
             extra: serde_json::Map::new(),
             error: None,
             headers: Default::default(),
+            fingerprint: None,
         },
         messages: messages.to_vec(),
         tools: None,
@@ -78,13 +79,16 @@ pub(crate) fn recorded(calls: &[(CallRecord, Option<bool>)]) -> RecordedSession 
     RecordedSession::from_calls(&header(), calls).unwrap()
 }
 
-/// Builds with both strategies, has both checked and gives the merged one.
+/// Builds with every strategy, has all checked and gives the merged one.
 pub(crate) fn built(session: &RecordedSession) -> Built {
     let alone = build(session, TrajectoryStrategy::PerRequest, Some(0.5));
     verify(&alone.trajectory, session).unwrap();
     let merged = build(session, TrajectoryStrategy::PrefixMerging, Some(0.5));
     verify(&merged.trajectory, session).unwrap();
     assert_eq!(merged.trajectory.tokens.trained, alone.trajectory.tokens.trained);
+    let tree = build(session, TrajectoryStrategy::PrefixTree, Some(0.5));
+    verify(&tree.trajectory, session).unwrap();
+    assert_eq!(unroll(&tree.trajectory).unwrap(), merged.trajectory.traces);
     merged
 }
 

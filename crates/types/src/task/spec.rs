@@ -445,6 +445,9 @@ pub enum TrajectoryStrategy {
     /// One trace per chain of calls whose prompts extend each other token by token.
     #[default]
     PrefixMerging,
+    /// The same chains, with the beginnings they share stored once, for trainers whose
+    /// attention follows a tree.
+    PrefixTree,
 }
 
 impl TrajectoryStrategy {
@@ -453,6 +456,7 @@ impl TrajectoryStrategy {
         match self {
             Self::PerRequest => "per_request",
             Self::PrefixMerging => "prefix_merging",
+            Self::PrefixTree => "prefix_tree",
         }
     }
 }
@@ -475,7 +479,9 @@ impl<'de> Deserialize<'de> for TrajectoryStrategy {
         impl<'de> Visitor<'de> for Either {
             type Value = TrajectoryStrategy;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("\"prefix_merging\" or \"per_request\", or an object with `type`")
+                f.write_str(
+                    "\"prefix_merging\", \"per_request\" or \"prefix_tree\", or an object with `type`",
+                )
             }
             fn visit_str<E: de::Error>(self, word: &str) -> Result<TrajectoryStrategy, E> {
                 TrajectoryStrategy::deserialize(de::value::StrDeserializer::new(word))
