@@ -103,6 +103,17 @@ impl Api {
         Ok(Some(self.checked(response).await?.json().await.context("read the trajectory")?))
     }
 
+    /// A stored file by the SHA-256 of its bytes, which the caller compares.
+    pub(crate) async fn blob(&self, sha256: &str) -> Result<Option<Vec<u8>>> {
+        let response =
+            self.send(self.request(Method::GET, &format!("/api/blobs/{sha256}"))).await?;
+        if response.status() == StatusCode::NOT_FOUND {
+            return Ok(None);
+        }
+        let bytes = self.checked(response).await?.bytes().await.context("read a stored file")?;
+        Ok(Some(bytes.to_vec()))
+    }
+
     /// The body of `/api/tasks/{id}/trajectories`, for printing as it is.
     pub(crate) async fn trajectories(&self, task: &str, format: &str) -> Result<Response> {
         let path = format!("/api/tasks/{task}/trajectories?format={format}");

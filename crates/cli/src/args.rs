@@ -1,7 +1,9 @@
 //! What the user can type. Close to the words of the command line; no IO here.
 
+mod checks;
 mod harness;
 
+pub(crate) use checks::{Drift, Verify};
 pub(crate) use harness::{Harness, HarnessCheck};
 
 use clap::parser::ValueSource;
@@ -64,6 +66,13 @@ pub(crate) enum Command {
     Cancel(Cancel),
     /// Print the trajectories of a task.
     Trajectories(Trajectories),
+    /// Check that training data is what was sampled: every token once, in its context.
+    ///
+    /// A task's trajectories are held against the journals that the server keeps. Exits with 1
+    /// where something is not as it must be.
+    Verify(Box<Verify>),
+    /// Show why sessions are more than one trace, and what would heal it.
+    Drift(Drift),
     /// Print what an ended session's agent and evaluator printed.
     Logs(Logs),
     /// List, check or install agent CLIs.

@@ -1,6 +1,7 @@
 //! One module per subcommand.
 
 pub(crate) mod doctor;
+pub(crate) mod drift;
 pub(crate) mod follow;
 pub(crate) mod harness;
 mod harness_check;
@@ -12,3 +13,4 @@ pub(crate) mod serve;
 pub(crate) mod simulate_engine;
 pub(crate) mod status;
 pub(crate) mod trajectories;
+pub(crate) mod verify;

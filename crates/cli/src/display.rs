@@ -2,8 +2,8 @@
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use polar_types::{
-    CallRole, RoleCounts, SessionInfo, SessionReport, SessionStatus, TaskInfo, TokenCounts, Trace,
-    TranslationCounts, UntrainedReason,
+    CallRole, LayoutSize, RoleCounts, SessionInfo, SessionReport, SessionStatus, TaskInfo,
+    TokenCounts, Trace, TrainingSizes, TranslationCounts, UntrainedReason,
 };
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -122,6 +122,20 @@ pub(crate) fn conservation(tokens: &TokenCounts) -> String {
         tokens.trained,
         tokens.untrained.values().sum::<u64>()
     )
+}
+
+/// What a trainer has to run of a task, in each layout.
+pub(crate) fn sizes(sizes: &TrainingSizes) -> String {
+    let layout = |name: &str, size: &LayoutSize| {
+        let percent = 100.0 * size.share;
+        format!("{} samples of {} tokens as {name} ({percent:.0}%)", size.samples, size.tokens)
+    };
+    [
+        layout("per_request", &sizes.per_request),
+        layout("prefix_merging", &sizes.prefix_merging),
+        layout("prefix_tree", &sizes.prefix_tree),
+    ]
+    .join(", ")
 }
 
 /// Of how many calls what was said did not reach the engine as it was sent; nothing where all

@@ -5,9 +5,12 @@
 mod api;
 mod args;
 mod commands;
+mod detokenizer;
 mod display;
+mod evidence;
 mod interrupt;
 mod paths;
+mod rescoring;
 mod runs;
 mod stack;
 mod task_file;
@@ -51,6 +54,8 @@ async fn run(command: Command) -> Result<()> {
         Command::Status(args) => commands::status::status(args).await,
         Command::Cancel(args) => commands::status::cancel(args).await,
         Command::Trajectories(args) => commands::trajectories::trajectories(args).await,
+        Command::Verify(args) => commands::verify::verify(*args).await,
+        Command::Drift(args) => commands::drift::drift(args).await,
         Command::Logs(args) => commands::logs::logs(args).await,
         Command::Harness(args) => commands::harness::harness(args).await,
         Command::Doctor(args) => commands::doctor::doctor(args).await,

@@ -7,7 +7,7 @@ use crate::display::{self, Progress};
 use anyhow::{Result, bail};
 use polar_types::{
     AttemptInfo, Outcome, SessionInfo, SessionStatus, Side, TaskInfo, TaskStatus, TokenCounts,
-    TranslationCounts,
+    TrainingSizes, TranslationCounts,
 };
 use serde_json::Value;
 use std::io::Write as _;
@@ -59,12 +59,19 @@ pub(crate) async fn follow(api: &Api, mut infos: Vec<TaskInfo>) -> Result<Vec<Fo
 pub(crate) async fn print_summary(api: &Api, followed: &[Followed]) -> Result<()> {
     let sessions: Vec<&SessionInfo> = sessions(followed).collect();
     let (mut tokens, mut translation) = (TokenCounts::default(), TranslationCounts::default());
+    let mut sizes: Option<TrainingSizes> = None;
     for report in sessions.iter().filter_map(|session| session.report()) {
         tokens.add(&report.tokens);
         translation.add(&report.translation);
+        if let Some(size) = &report.sizes {
+            sizes = Some(sizes.map_or_else(|| size.clone(), |sum| sum.plus(size)));
+        }
     }
     let mut text = display::session_table(&sessions);
     text.push_str(&format!("\ntokens: {}\n", display::conservation(&tokens)));
+    if let Some(sizes) = sizes.filter(|sizes| sizes.per_request.samples > 0) {
+        text.push_str(&format!("to train: {}\n", display::sizes(&sizes)));
+    }
     text.push_str(&display::translation(&translation));
     for Followed { task, .. } in followed {
         if let Some(reward) = task.mean_reward {

@@ -1,14 +1,14 @@
 //! `polar trajectories`: as data, or as text with the trained tokens marked.
 
-use crate::api::{Api, base_url};
+use crate::api::Api;
 use crate::args::{Format, Trajectories};
+use crate::detokenizer::Detokenizer;
 use crate::display::{self, SpanKind};
 use anyhow::{Context, Result};
 use futures_util::StreamExt as _;
-use polar_types::{Trace, Trajectory};
-use serde_json::{Value, json};
+use polar_trajectory::unroll;
+use polar_types::Trajectory;
 use std::io::Write as _;
-use std::time::Duration;
 
 pub(crate) async fn trajectories(args: Trajectories) -> Result<()> {
     let api = Api::of(args.server)?;
@@ -45,19 +45,20 @@ async fn as_text(api: &Api, task: &str, engine: Option<&str>) -> Result<()> {
 /// engine is gone, ids are shown instead.
 pub(crate) async fn print_trajectory(trajectory: &Trajectory, engine: Option<&str>) -> Result<()> {
     let colours = display::colours();
-    for (index, trace) in trajectory.traces.iter().enumerate() {
+    let traces = unroll(trajectory)?;
+    for (index, trace) in traces.iter().enumerate() {
         let trained = trace.loss_mask.iter().filter(|mask| **mask == 1).count();
         let mut text = format!(
             "── {} trace {index} of {}: {} prompt, {} response, {trained} trained tokens, \
              {} calls, reward {}\n",
             trajectory.session_id,
-            trajectory.traces.len(),
+            traces.len(),
             trace.prompt_ids.len(),
             trace.response_ids.len(),
             trace.calls.len(),
             trace.reward.map_or("none".to_owned(), |reward| reward.to_string()),
         );
-        let detokenizer = Detokenizer::of(trace, engine);
+        let detokenizer = Detokenizer::of(&trace.sampling["engine"], engine);
         for span in display::spans(trace) {
             text.push_str(&display::paint(&detokenizer.text(span.ids).await, span.kind, colours));
         }
@@ -70,40 +71,4 @@ pub(crate) async fn print_trajectory(trajectory: &Trajectory, engine: Option<&st
     ];
     writeln!(std::io::stdout(), "({})", legend.join(", "))?;
     Ok(())
-}
-
-/// Turns ids into text with the engine that sampled them.
-struct Detokenizer {
-    client: reqwest::Client,
-    base: Option<String>,
-}
-
-impl Detokenizer {
-    fn of(trace: &Trace, engine: Option<&str>) -> Self {
-        let recorded = trace.sampling["engine"]["url"].as_str();
-        let client = reqwest::Client::builder()
-            .timeout(Duration::from_secs(10))
-            .no_proxy()
-            .build()
-            .unwrap_or_default();
-        Self { client, base: engine.or(recorded).map(base_url) }
-    }
-
-    async fn text(&self, ids: &[u32]) -> String {
-        match self.ask(ids).await {
-            Some(text) => text,
-            None => ids.iter().map(|id| format!("{id} ")).collect(),
-        }
-    }
-
-    async fn ask(&self, ids: &[u32]) -> Option<String> {
-        let url = format!("{}/detokenize", self.base.as_deref()?);
-        let request = self.client.post(url).json(&json!({"tokens": ids}));
-        let answer: Value =
-            request.send().await.ok()?.error_for_status().ok()?.json().await.ok()?;
-        // vLLM and SGLang say `prompt` or `text`, llama.cpp says `content`.
-        ["prompt", "text", "content"]
-            .iter()
-            .find_map(|field| answer[*field].as_str().map(str::to_owned))
-    }
 }

@@ -7,6 +7,7 @@
     reason = "tests fail by panicking"
 )]
 
+mod checks;
 mod interrupts;
 mod nodes;
 mod parsers;

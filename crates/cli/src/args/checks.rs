@@ -1,0 +1,52 @@
+//! What the user can type after `polar verify` and `polar drift`.
+
+use super::{EngineArgs, ServerAddress};
+use clap::Args;
+
+#[derive(Debug, Args)]
+pub(crate) struct Verify {
+    /// Tasks on a server, journals, or exported trajectories (JSON, JSONL). A trajectory is held
+    /// against the journal of its session where that is given too.
+    #[arg(value_name = "TASK|FILE", required = true)]
+    pub(crate) targets: Vec<String>,
+
+    /// Share of the traces to score again on an engine with the same weights, which --engine
+    /// names: 0.1 is every tenth.
+    #[arg(long, value_name = "0..1", requires = "engine", value_parser = share)]
+    pub(crate) rescore: Option<f64>,
+
+    /// Print JSON instead of lines.
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) engine: EngineArgs,
+
+    #[command(flatten)]
+    pub(crate) server: ServerAddress,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Drift {
+    /// Tasks on a server, journals, or exported trajectories (JSON, JSONL).
+    #[arg(value_name = "TASK|FILE", required = true)]
+    pub(crate) targets: Vec<String>,
+
+    /// Print JSON instead of text.
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Engine to turn ids into text with; the one that sampled them when not given.
+    #[arg(long, env = "POLAR_ENGINE", value_name = "ADDRESS")]
+    pub(crate) engine: Option<String>,
+
+    #[command(flatten)]
+    pub(crate) server: ServerAddress,
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(share) if share > 0.0 && share <= 1.0 => Ok(share),
+        _ => Err("a share is a number above 0 and up to 1, for example 0.1".to_owned()),
+    }
+}
