@@ -70,6 +70,8 @@ mod tests {
         let other = [
             (r#"{"a":"x "}"#, r#"{"a":"x"}"#),
             (r#"{"a":"5"}"#, r#"{"a":5}"#),
+            // The same letter, composed and not: another name of a file.
+            (r#"{"a":"\u00fc"}"#, r#"{"a":"u\u0308"}"#),
             (r#"{"a":1}"#, r#"{"a":1,"b":false}"#),
             (r#"{"a":1,"b":null}"#, r#"{"a":1}"#),
             (r#"{"a":[1,2]}"#, r#"{"a":[2,1]}"#),

@@ -53,6 +53,10 @@ struct Place {
 }
 
 impl Place {
+    fn is_like(self, other: Self) -> bool {
+        self.path == other.path || self.before == other.before
+    }
+
     fn behind(self, message: &Message) -> Self {
         let before = print_of(message);
         let path = match message.role {
@@ -187,39 +191,49 @@ impl TurnMemory {
         place: Place,
         found: &HashSet<usize>,
     ) -> Option<(usize, bool)> {
-        let mut ids = calls(&message.blocks).peekable();
+        let sent = Said::of(&message.blocks);
+        let mut ids = calls(&message.blocks).map(|(id, ..)| id).peekable();
         if ids.peek().is_none() {
-            let text = Said::of(&message.blocks).text;
-            let turns = self.by_text.get(&print(text.trim()))?;
-            let says_it = |turn: usize| {
-                let said = Said::of(&self.turns[turn].blocks).text;
-                !found.contains(&turn) && said.trim() == text.trim()
+            let turns = self.by_text.get(&print(sent.text.trim()))?;
+            let likeness = |turn: usize| {
+                let told = Said::of(&self.turns[turn].blocks);
+                let says_it = !found.contains(&turn) && told.text.trim() == sent.text.trim();
+                says_it.then(|| told.may_have_thought(&sent))
             };
-            return Some((self.placed(turns, place, says_it)?, true));
+            return Some((self.placed(turns, place, likeness)?, true));
         }
-        let (turns, (id, name, arguments)) =
-            ids.find_map(|call| Some((self.by_call.get(call.0)?, call)))?;
-        let says_it = |turn: &&usize| {
-            let told = &self.turns[**turn];
-            told.place_of(id, 0).is_some_and(|at| told.says(at, name, arguments))
-        };
-        let placed = self.placed(turns, place, |_| true);
-        let sure = placed.or_else(|| turns.iter().rev().find(says_it).copied());
-        match (sure, turns.as_slice()) {
-            (Some(turn), _) => Some((turn, true)),
+        let turns = ids.find_map(|id| self.by_call.get(id))?;
+        let says_it = |turn: usize| self.turns[turn].says_all(&message.blocks);
+        if let [only] = turns.as_slice() {
             // The same id may have come from elsewhere, such as an example in the prompt.
-            (None, [only]) => Some((*only, false)),
-            (None, _) => None,
+            let is_sure = self.turns[*only].place.is_like(place) || says_it(*only);
+            return Some((*only, is_sure));
         }
+        let likeness = |turn: usize| {
+            let told = Said::of(&self.turns[turn].blocks);
+            Some((says_it(turn), told.may_have_thought(&sent)))
+        };
+        let placed = self.placed(turns, place, likeness);
+        let sure = placed.or_else(|| turns.iter().rev().copied().find(|turn| says_it(*turn)));
+        Some((sure?, true))
     }
 
-    /// The latest of those turns that fit in a place, else of those that answer the same message.
-    fn placed(&self, turns: &[usize], place: Place, fits: impl Fn(usize) -> bool) -> Option<usize> {
-        let latest = |is_there: &dyn Fn(Place) -> bool| {
-            let there = turns.iter().rev().filter(|turn| is_there(self.turns[**turn].place));
-            there.copied().find(|turn| fits(*turn))
+    /// Of those turns that stand in a place, or else of those that answer the same message, the
+    /// one that is most like what was sent. Agents that were asked the same stand in one place.
+    fn placed<L: Ord>(
+        &self,
+        turns: &[usize],
+        place: Place,
+        likeness: impl Fn(usize) -> Option<L>,
+    ) -> Option<usize> {
+        let most_like = |is_there: &dyn Fn(Place) -> bool| {
+            let there = turns.iter().filter(|turn| is_there(self.turns[**turn].place));
+            // Of equals the latest.
+            let alike = there.filter_map(|turn| Some((likeness(*turn)?, *turn)));
+            alike.max_by(|(one, _), (other, _)| one.cmp(other)).map(|(_, turn)| turn)
         };
-        latest(&|at| at.path == place.path).or_else(|| latest(&|at| at.before == place.before))
+        most_like(&|at| at.path == place.path)
+            .or_else(|| most_like(&|at| at.before == place.before))
     }
 }
 
@@ -236,6 +250,17 @@ impl Told {
         let told_as = self.told_as.get(&at).is_some_and(|told| told == arguments);
         calls(&self.blocks).nth(at).is_some_and(|(_, sampled_name, sampled)| {
             sampled_name == name && (told_as || say_the_same(sampled, arguments))
+        })
+    }
+
+    /// Whether calls that were sent say what those of this turn did.
+    fn says_all(&self, sent: &[Block]) -> bool {
+        let mut seen = HashMap::<&str, usize>::new();
+        calls(sent).all(|(id, name, arguments)| {
+            let nth = seen.entry(id).or_default();
+            let at = self.place_of(id, *nth);
+            *nth += 1;
+            at.is_some_and(|at| self.says(at, name, arguments))
         })
     }
 
@@ -271,14 +296,7 @@ impl Told {
             return;
         }
         let text = Change::between(&sampled.text, &sent.text);
-        // Dropped, trimmed, or left with its end, as OpenAI's JavaScript client does, which puts
-        // each streamed piece of a field that it does not know in the place of the last one.
-        let reasoning = match Change::between(&sampled.reasoning, &sent.reasoning) {
-            Change::Other if sampled.reasoning.trim_end().ends_with(sent.reasoning.trim()) => {
-                Change::Lost
-            }
-            other => other,
-        };
+        let reasoning = sampled.change_of_reasoning(&sent);
         report.edited.text += u32::from(text == Change::Other);
         report.edited.reasoning += u32::from(reasoning == Change::Other);
         match (reasoning, text) {
@@ -353,6 +371,22 @@ impl Said {
             }
         }
         said
+    }
+
+    /// Dropped, trimmed, or left with its end, as OpenAI's JavaScript client does, which puts
+    /// each streamed piece of a field that it does not know in the place of the last one.
+    fn change_of_reasoning(&self, sent: &Self) -> Change {
+        match Change::between(&self.reasoning, &sent.reasoning) {
+            Change::Other if self.reasoning.trim_end().ends_with(sent.reasoning.trim()) => {
+                Change::Lost
+            }
+            other => other,
+        }
+    }
+
+    /// Whether what was sent may have this reasoning.
+    fn may_have_thought(&self, sent: &Self) -> bool {
+        self.change_of_reasoning(sent) != Change::Other
     }
 }
 

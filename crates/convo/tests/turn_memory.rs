@@ -263,6 +263,51 @@ fn an_id_that_was_given_twice_is_told_apart_by_what_it_answers_or_says() {
     assert_eq!(history("elsewhere", "{\"a\":3}"), (Value::Null, json!("{\"a\":3}")));
 }
 
+/// Agents that are started side by side with one prompt, of which each goes on its own way.
+#[test]
+fn promise_2_agents_that_were_asked_the_same_keep_their_own_turns() {
+    let ask = [user("find it")];
+    let mut session = Session::default();
+    for (thought, argument) in [(" one ", "{ \"a\":1}"), (" two ", "{ \"a\":2}")] {
+        session.turn(&ask, vec![reasoning(thought), call(0, "f:0", argument)]);
+    }
+    for (thought, sampled) in [(" one ", "{ \"a\":1}"), (" two ", "{ \"a\":2}")] {
+        let sent = called(&[("f:0", &sampled.replace(' ', ""))]);
+        let (seen, report) = session.history(&[user("find it"), sent, user("x")]);
+        assert_eq!(seen[1]["reasoning_content"], thought);
+        assert_eq!(seen[1]["tool_calls"][0]["function"]["arguments"], sampled);
+        assert_eq!(report, json!({"restored": {"arguments": 1, "reasoning": 1}, "edited": {}}));
+    }
+
+    // They do the same, and only what they thought tells them apart.
+    for call_too in [false, true] {
+        let mut session = Session::default();
+        for thought in [" one ", " two ", " six "] {
+            let rest = if call_too { call(0, "f:0", "{ }") } else { text("OK") };
+            session.turn(&ask, vec![reasoning(thought), rest]);
+        }
+        for thought in [" one ", " two ", " six "] {
+            let mut sent = if call_too { called(&[("f:0", "{}")]) } else { said("OK") };
+            sent["reasoning_content"] = json!(thought.trim());
+            let (seen, report) = session.history(&[user("find it"), sent, user("x")]);
+            assert_eq!(seen[1]["reasoning_content"], thought);
+            assert_eq!(report["edited"], json!({}));
+        }
+    }
+}
+
+/// A harness may change what a call says, and another agent may have said just that.
+#[test]
+fn promise_2_an_edited_call_is_known_by_its_place_before_its_words() {
+    let mut session = Session::default();
+    session.turn(&[user("a"), user("go")], vec![reasoning("one"), call(0, "f:0", "{\"a\":1}")]);
+    session.turn(&[user("b"), user("go")], vec![reasoning("two"), call(0, "f:0", "{\"a\":2}")]);
+    let edited = [user("a"), user("go"), called(&[("f:0", "{\"a\":2}")]), user("x")];
+    let (seen, report) = session.history(&edited);
+    assert_eq!(seen[2]["reasoning_content"], "one");
+    assert_eq!(report["edited"], json!({"calls": ["f:0"]}));
+}
+
 /// A short text is said again and again, with other reasoning each time.
 #[test]
 fn promise_2_turns_that_say_the_same_in_answer_to_the_same_keep_their_own_reasoning() {

@@ -7,7 +7,7 @@ use polar_record::{CallRecord, RecordedSession};
 use polar_trajectory::{BuildOptions, Built, build, verify};
 use polar_types::{CallRole, Confidence, HarnessRules, TrajectoryStrategy, UntrainedReason};
 use serde_json::{Value, json};
-use sessions::{call, header, said, system, user};
+use sessions::{call, finished, header, said, system, user};
 
 /// Two agents' rules: one tells of itself in headers, one is known by its words.
 fn rules() -> HarnessRules {
@@ -404,6 +404,50 @@ fn ids_and_texts_that_agents_of_one_program_share_do_not_mix_them_up() {
         use CallRole::{Main, SubAgent};
         assert_eq!(roles, [Main, Main, SubAgent, Main, SubAgent, Main, SubAgent]);
     }
+}
+
+/// Two agents started by one turn with one prompt, of which the engine refuses one at first, while
+/// the other runs. They say the same for a while.
+#[test]
+fn promise_1_agents_with_one_prompt_are_told_apart_and_each_is_trained_once() {
+    let prompt = json!({"prompt": "find the failing test"});
+    let mut start = calling("c1", &prompt);
+    let second = calling("c2", &prompt)["tool_calls"][0].clone();
+    start["tool_calls"].as_array_mut().unwrap().push(second);
+    let main = [system(), user("fix it")];
+    let sub = [json!({"role": "system", "content": "You look."}), user("find the failing test")];
+    let refused = {
+        let mut call = finished(working(&sub, said(""), &[], &[]), "error");
+        (call.prompt_ids, call.sampled_ids) = (None, None);
+        call
+    };
+    let then = |reply: &Value| [&sub[..], &[reply.clone(), result("f:0")]].concat();
+    // Some engines count the calls of each conversation anew.
+    let look = calling("f:0", &json!({"command": "ls"}));
+    let both = [&main[..], &[start.clone(), result("c1"), result("c2")]].concat();
+    let built = built(&[
+        working(&main, start, &[1], &[2]),
+        refused.clone(),
+        working(&sub, look.clone(), &[3], &[4]),
+        refused,
+        working(&then(&look), said("it is a.py"), &[3, 4, 5], &[6]),
+        working(&sub, look.clone(), &[3], &[4]),
+        working(&then(&look), said("it is b.py"), &[3, 4, 5], &[7]),
+        working(&both, said("done"), &[1, 2, 8], &[9]),
+    ]);
+    let told = origins(&built);
+    assert!(
+        told[1..7]
+            .iter()
+            .all(|(role, _, parent)| { (*role, *parent) == (CallRole::SubAgent, Some("c00000")) }),
+        "{told:?}"
+    );
+    assert_eq!((told[0].0, told[7].0), (CallRole::Main, CallRole::Main));
+    let tokens = &built.trajectory.tokens;
+    assert_eq!((tokens.sampled, tokens.trained), (6, 6));
+    let trained: Vec<_> =
+        built.trajectory.traces.iter().map(|trace| trace.response_ids.clone()).collect();
+    assert_eq!(trained, [vec![2, 8, 9], vec![4, 5, 6], vec![4, 5, 7]]);
 }
 
 #[test]

@@ -27,7 +27,8 @@ pub(super) struct Expectations {
     /// Reasons for which tokens may be left out of training here, with how many.
     #[serde(default)]
     pub(super) untrained: BTreeMap<UntrainedReason, Bounds>,
-    /// Calls by their true role, as the rules that answered them name it.
+    /// Calls by their true role, as the rules that answered them name it. With `refused`, the
+    /// engine may refuse calls before any rule answers.
     #[serde(default)]
     pub(super) roles: BTreeMap<String, Bounds>,
 }

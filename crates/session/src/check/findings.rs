@@ -1,7 +1,7 @@
 //! What the evidence of one run says about a harness.
 
 use super::expectation::{Bounds, Expectations, ExpectedEnd};
-use super::labels::{LabelledCall, UNLABELLED, by_role};
+use super::labels::{LabelledCall, REFUSED, UNLABELLED, by_role};
 use crate::harness::HarnessAdapter;
 use polar_record::{RecordedCall, RecordedSession};
 use polar_types::{ForkCause, Outcome, SessionReport, Side, UntrainedReason};
@@ -220,7 +220,7 @@ fn roles(evidence: &Evidence<'_>) -> Finding {
         let pair = format!(
             "{} taken for {}",
             call.role.as_deref().unwrap_or_default(),
-            call.assigned.as_deref().unwrap_or_default()
+            call.assigned.as_deref().unwrap_or("nothing")
         );
         *wrong.entry(pair).or_default() += 1;
     }
@@ -240,6 +240,13 @@ fn roles(evidence: &Evidence<'_>) -> Finding {
                 "see what the program printed; it did not go on as the scenario foresees",
             );
         }
+    }
+    if counts.contains_key(REFUSED) && !evidence.expect.roles.contains_key(REFUSED) {
+        return Finding::warning(
+            SUBJECT,
+            format!("{found}; the engine refuses none in this scenario"),
+            "see in the journal which requests it refused, and why",
+        );
     }
     if counts.contains_key(UNLABELLED) {
         return Finding::warning(

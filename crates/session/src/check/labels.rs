@@ -20,9 +20,9 @@ pub struct LabelledCall {
 }
 
 impl LabelledCall {
-    /// Whether the role given is not the true one.
+    /// Whether the role given is not the true one, or none was given.
     pub fn is_wrong(&self) -> bool {
-        matches!((&self.role, &self.assigned), (Some(role), Some(given)) if role != given)
+        self.role.is_some() && self.role != self.assigned
     }
 }
 
@@ -70,4 +70,28 @@ pub(super) fn by_role(calls: &[LabelledCall]) -> BTreeMap<String, u64> {
 
 /// In the place of a role that no rule names.
 pub(super) const UNLABELLED: &str = "unlabelled";
-const REFUSED: &str = "refused";
+pub(super) const REFUSED: &str = "refused";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_that_was_given_no_role_is_wrong_where_it_has_a_true_one() {
+        let call = |role: Option<&str>, assigned: Option<&str>| LabelledCall {
+            rule: None,
+            role: role.map(str::to_owned),
+            assigned: assigned.map(str::to_owned),
+            failed: false,
+        };
+        for (role, assigned, is_wrong) in [
+            (Some("main"), Some("main"), false),
+            (Some("main"), Some("title"), true),
+            (Some("main"), None, true),
+            (None, Some("main"), false),
+            (None, None, false),
+        ] {
+            assert_eq!(call(role, assigned).is_wrong(), is_wrong, "{role:?} {assigned:?}");
+        }
+    }
+}

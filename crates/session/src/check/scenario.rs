@@ -161,23 +161,30 @@ impl Scenario {
 
     /// What the simulated model plays for a program of which this is known.
     pub fn policy(&self, notes: &CheckNotes) -> Result<Policy, ScenarioError> {
-        let own = self.notes(notes).rules;
-        let rules = [script::expand(&own, notes), script::expand(&self.rules, notes)].concat();
-        let policy = serde_json::json!({
-            "name": self.name,
-            "description": self.about,
-            "rules": rules,
-            "default": {"reasoning": "Nothing is left to do.", "text": "Nothing is left to do."},
-        });
-        // JSON is YAML.
-        Ok(Policy::from_yaml(&policy.to_string())?)
+        self.policy_of(&self.rules_for(notes), notes)
     }
 
     /// The same without faults: an engine that was started again.
     pub(super) fn policy_in_order(&self, notes: &CheckNotes) -> Result<Policy, ScenarioError> {
-        let mut sound = self.clone();
-        sound.rules.retain(|rule| rule.get("fault").is_none());
-        sound.policy(notes)
+        let mut sound = self.rules_for(notes);
+        sound.retain(|rule| rule.get("fault").is_none());
+        self.policy_of(&sound, notes)
+    }
+
+    /// The program's own rules, and those of the scenario.
+    fn rules_for(&self, notes: &CheckNotes) -> Vec<Value> {
+        [self.notes(notes).rules, self.rules.clone()].concat()
+    }
+
+    fn policy_of(&self, rules: &[Value], notes: &CheckNotes) -> Result<Policy, ScenarioError> {
+        let policy = serde_json::json!({
+            "name": self.name,
+            "description": self.about,
+            "rules": script::expand(rules, notes),
+            "default": {"reasoning": "Nothing is left to do.", "text": "Nothing is left to do."},
+        });
+        // JSON is YAML.
+        Ok(Policy::from_yaml(&policy.to_string())?)
     }
 
     /// What must come of it.
@@ -219,6 +226,28 @@ mod tests {
                 scenario.expectations(&adapter.check).unwrap();
             }
         }
+    }
+
+    #[test]
+    fn an_adapters_own_rules_come_first_and_their_faults_end_with_the_engine() {
+        let own = serde_json::json!([
+            {"name": "first of all", "fault": "status=500", "times": 1},
+            {"name": "first then", "reply": {"text": "x"}},
+        ]);
+        let notes = serde_json::json!({"scenarios": {"restart": {"rules": own}}});
+        let notes: CheckNotes = serde_json::from_value(notes).unwrap();
+        let scenario = Scenario::shipped("restart").unwrap();
+        let places = |policy: Policy| {
+            let shown = format!("{policy:?}");
+            ["first of all", "first then", "name: \"fault\"", "name: \"write\""]
+                .map(|name| shown.find(name))
+        };
+        let whole = places(scenario.policy(&notes).unwrap());
+        assert!(whole.iter().all(Option::is_some) && whole.is_sorted(), "{whole:?}");
+        let [fault, own, scenarios_fault, write] =
+            places(scenario.policy_in_order(&notes).unwrap());
+        assert_eq!((fault, scenarios_fault), (None, None));
+        assert!(own.is_some() && own < write);
     }
 
     #[test]

@@ -98,6 +98,18 @@ async fn each_fault_is_named_with_its_mend() {
             Verdict::Failed,
             "`roles`",
         ),
+        // A prompt that no engine takes, and then the work.
+        (
+            agent(&[(
+                "messages = [",
+                "try:\n    ask([{'role': 'user', 'content': 'long ' * 200000}])\n\
+                 except OSError:\n    pass\n\
+                 messages = [",
+            )]),
+            "roles",
+            Verdict::Warning,
+            "refused",
+        ),
         (json!({"command": ["sleep", "600"]}), "end", Verdict::Failed, "stdin"),
     ];
     for (changes, subject, verdict, mend) in table {
