@@ -8,6 +8,7 @@ use crate::error::ApiError;
 use crate::loss::{Loss, LossKind};
 use crate::{
     Block, Dialect, Request, ResponsesHistory, Role, ToolChoice, chat, google, messages, responses,
+    surrogates,
 };
 use polar_types::ErrorClass;
 use polar_wire::json::{Fields, Node};
@@ -42,29 +43,44 @@ impl Dialect {
     /// replies, see [`ResponsesHistory::decode_request`]. In Google's dialect the address says
     /// which model is asked for and whether as a stream, which the caller adds.
     pub fn decode_request(self, body: &[u8]) -> Result<Request, DecodeError> {
-        let body = json_object(body)?;
-        match self {
+        read_body(body, |body| match self {
             Self::Chat => chat::decode::decode(body),
             Self::Messages => messages::decode::decode(body, messages::decode::Purpose::Generate),
             Self::Responses => responses::decode::decode(body, &ResponsesHistory::default()),
             Self::Google => google::decode::decode(body),
-        }
+        })
     }
 
     /// Reads the question how many tokens a prompt has: a request that need not say how
     /// much to sample.
     pub fn decode_count_request(self, body: &[u8]) -> Result<Request, DecodeError> {
-        let body = json_object(body)?;
-        match self {
+        read_body(body, |body| match self {
             Self::Chat => chat::decode::decode(body),
             Self::Messages => messages::decode::decode(body, messages::decode::Purpose::Count),
             Self::Responses => responses::decode::decode(body, &ResponsesHistory::default()),
             Self::Google => google::decode::decode_count(body),
-        }
+        })
     }
 }
 
-pub(crate) fn json_object(body: &[u8]) -> Result<Fields<'_>, DecodeError> {
+/// Reads the JSON of a request, and the request from it. Halves of letters are no reason to
+/// refuse it, since the harness would send them again and again.
+pub(crate) fn read_body(
+    body: &[u8],
+    decode: impl Fn(Fields<'_>) -> Result<Request, DecodeError>,
+) -> Result<Request, DecodeError> {
+    let refused = match json_object(body) {
+        Ok(fields) => return decode(fields),
+        Err(error) => error,
+    };
+    let (mended, count) = surrogates::replaced(body).ok_or(refused)?;
+    let mut request = decode(json_object(&mended)?)?;
+    let kind = LossKind::LoneSurrogateReplaced;
+    request.losses.push(Loss { kind, field: String::new(), count });
+    Ok(request)
+}
+
+fn json_object(body: &[u8]) -> Result<Fields<'_>, DecodeError> {
     let no_json = |problem: &dyn fmt::Display| {
         Path::Root.error(format!("the body is not JSON ({problem})"), "send a JSON object")
     };

@@ -20,6 +20,7 @@ mod in_turn;
 mod messages;
 mod output_format;
 mod responses;
+mod surrogates;
 
 pub mod decode;
 pub mod engine_chat;

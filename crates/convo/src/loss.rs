@@ -92,6 +92,8 @@ loss_kinds! {
     EncryptedReasoningDropped "encrypted_reasoning_dropped" in Messages Responses;
     /// A refusal given to the model as a text like any other.
     RefusalAsText "refusal_as_text" in Chat Responses;
+    /// Half of a letter, where a harness has cut a text of UTF-16 inside it; U+FFFD stands for it.
+    LoneSurrogateReplaced "lone_surrogate_replaced" in Chat Messages Responses Google;
     /// A field Polar does not know and engines have no place for.
     UnknownFieldIgnored "unknown_field_ignored" in Chat Messages Responses Google;
 }
@@ -121,7 +123,8 @@ pub fn markdown_table() -> String {
 pub struct Loss {
     /// What kind.
     pub kind: LossKind,
-    /// Path of the first field it concerns, for example `messages[2].content[0].cache_control`.
+    /// Path of the first field it concerns, for example `messages[2].content[0].cache_control`;
+    /// empty where the body was read before its fields were.
     pub field: String,
     /// How many fields it concerns.
     pub count: u32,

@@ -7,7 +7,7 @@
 //! not with how often it is said again.
 
 use super::reply::reply_of;
-use crate::decode::{DecodeError, json_object};
+use crate::decode::{DecodeError, read_body};
 use crate::{Block, Message, Reply, Request, Role};
 use std::collections::HashMap;
 
@@ -42,7 +42,7 @@ pub struct OpenTurn(Option<TurnId>);
 impl ResponsesHistory {
     /// Reads a generation request, which may refer to earlier replies.
     pub fn decode_request(&self, body: &[u8]) -> Result<Request, DecodeError> {
-        super::decode::decode(json_object(body)?, self)
+        read_body(body, |body| super::decode::decode(body, self))
     }
 
     /// Notes what a request says, if its conversation is to be kept. Ends with

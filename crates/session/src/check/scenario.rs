@@ -96,6 +96,7 @@ const SHIPPED: &[(&str, &str)] = &shipped![
     "failing_tool",
     "reasoning",
     "odd_arguments",
+    "wide_letters",
     "long_task",
     "sub_agent",
     "compaction",
