@@ -5,6 +5,7 @@
 //! given to a template is prepared as the engine that samples prepares it ([`Preparation`]).
 //! Pure: the time of day comes in with the request.
 
+mod content_format;
 mod environment;
 mod filters;
 mod preparation;
@@ -12,6 +13,7 @@ mod rewrite;
 mod strings;
 mod values;
 
+pub use content_format::ContentFormat;
 pub use jiff::civil::DateTime as CivilDateTime;
 pub use preparation::{Preparation, content_text};
 
@@ -19,6 +21,7 @@ use environment::Refusal;
 use minijinja::{Environment, Value as JinjaValue};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
 use std::error::Error as _;
 
 /// The template used where no other is asked for.
@@ -32,6 +35,8 @@ pub struct ChatTemplate {
     environment: Environment<'static>,
     specials: Map<String, Value>,
     hash: String,
+    /// What vLLM and SGLang take each template for.
+    formats: BTreeMap<String, [ContentFormat; 2]>,
 }
 
 /// What a model's files say about its chat templates.
@@ -107,7 +112,10 @@ impl ChatTemplate {
     pub fn new(files: TemplateFiles) -> Result<Self, TemplateError> {
         let hash = hash(&files);
         let mut environment = environment::environment();
+        let mut formats = BTreeMap::new();
         for (name, source) in files.templates {
+            let found = [ContentFormat::of_vllm(&source), ContentFormat::of_sglang(&source)];
+            formats.insert(name.clone(), found);
             let source = rewrite::rewritten(&source);
             environment.add_template_owned(name.clone(), source).map_err(|error| {
                 TemplateError::Compile {
@@ -117,7 +125,7 @@ impl ChatTemplate {
                 }
             })?;
         }
-        let template = Self { environment, specials: files.specials, hash };
+        let template = Self { environment, specials: files.specials, hash, formats };
         template.named(DEFAULT)?;
         Ok(template)
     }
@@ -127,8 +135,7 @@ impl ChatTemplate {
         if input.messages.is_empty() {
             return Err(TemplateError::NoMessages);
         }
-        let with_tools = input.tools.and_then(|_| self.named(TOOL_USE).ok());
-        let template = with_tools.map_or_else(|| self.named(DEFAULT), Ok)?;
+        let template = self.named(self.chosen(input.tools.is_some()))?;
         template.render(self.variables(input)).map_err(|error| {
             let mut causes = std::iter::successors(error.source(), |&cause| cause.source());
             if let Some(refusal) = causes.find_map(|cause| cause.downcast_ref::<Refusal>()) {
@@ -145,6 +152,21 @@ impl ChatTemplate {
     /// SHA-256 over names, sources and special tokens: the same for the same templates.
     pub fn hash(&self) -> String {
         self.hash.clone()
+    }
+
+    /// How an engine gives contents to the template that it takes with or without tools.
+    pub fn content_format(&self, by: Preparation, with_tools: bool) -> ContentFormat {
+        let [vllm, sglang] = self.formats.get(self.chosen(with_tools)).copied().unwrap_or_default();
+        match by {
+            Preparation::Transformers => ContentFormat::Text,
+            Preparation::Vllm => vllm,
+            Preparation::Sglang => sglang,
+        }
+    }
+
+    /// The name of the template, by the choice that `transformers` makes.
+    fn chosen(&self, with_tools: bool) -> &'static str {
+        if with_tools && self.formats.contains_key(TOOL_USE) { TOOL_USE } else { DEFAULT }
     }
 
     fn named(&self, name: &str) -> Result<minijinja::Template<'_, '_>, TemplateError> {

@@ -226,7 +226,7 @@ impl ChatFields {
         }
     }
 
-    /// Takes reasoning under its older name too. `/tokenize` doesn't.
+    /// Takes reasoning under its older name too.
     pub(super) fn accept_reasoning_content(&mut self) {
         let messages = self.messages.as_mut().and_then(Value::as_array_mut);
         for message in messages.into_iter().flatten().filter_map(Value::as_object_mut) {
@@ -236,6 +236,14 @@ impl ChatFields {
             {
                 message.insert("reasoning".to_owned(), older);
             }
+        }
+    }
+
+    /// Leaves out reasoning under its older name, as `/tokenize` does.
+    pub(super) fn ignore_reasoning_content(&mut self) {
+        let messages = self.messages.as_mut().and_then(Value::as_array_mut);
+        for message in messages.into_iter().flatten().filter_map(Value::as_object_mut) {
+            message.remove("reasoning_content");
         }
     }
 

@@ -31,11 +31,12 @@ pub(super) async fn tokenize(
     bytes: Bytes,
 ) -> Result<Json<Value>, ApiError> {
     let body = body(&headers, &bytes)?;
-    let (asked, chat): (TokenizeFields, ChatFields) = (fields(&body)?, fields(&body)?);
+    let (asked, mut chat): (TokenizeFields, ChatFields) = (fields(&body)?, fields(&body)?);
     simulator.check_model(asked.model.as_deref())?;
     let text = match asked.prompt {
         Some(prompt) => prompt,
         None => {
+            chat.ignore_reasoning_content();
             chat.check()?;
             let options = chat.template_options(&simulator.config.chat_template_kwargs);
             prompt_text(&simulator, &chat, &options)?

@@ -229,6 +229,8 @@ async fn reasoning_comes_back_under_either_name() {
                 .contains("<think>\nwhy\n</think>\n\na<|im_end|>")
         );
         prompts.push(reply["prompt_token_ids"].clone());
+        let tokenized = client.post("/tokenize", &body).await.1["tokens"].clone();
+        assert_eq!(tokenized == prompts[0], name == "reasoning", "/tokenize knows one name");
     }
     assert_eq!(prompts[0], prompts[1]);
 }

@@ -133,7 +133,7 @@ impl PromptRenderer {
         tools: &[Value],
         add_generation_prompt: bool,
     ) -> Result<String, TemplateError> {
-        let messages = self.preparation.messages(messages);
+        let messages = self.preparation.messages_for(&self.template, messages, !tools.is_empty());
         let tools = self.preparation.tools(tools);
         self.template.render(&RenderInput {
             messages: &messages,

@@ -1,6 +1,7 @@
 //! How engines prepare messages and tools before their template sees them.
 
-use serde_json::{Map, Value};
+use super::{ChatTemplate, ContentFormat};
+use serde_json::{Map, Value, json};
 
 /// How the line begins that Claude Code puts before its system prompt.
 const BILLING_HEADER: &str = "x-anthropic-billing-header";
@@ -10,19 +11,37 @@ const BILLING_HEADER: &str = "x-anthropic-billing-header";
 pub enum Preparation {
     /// `transformers`' `apply_chat_template`: everything is given as it is.
     Transformers,
-    /// vLLM: `arguments` become objects, tools lose keys it doesn't know, text parts are joined
-    /// by newlines.
+    /// vLLM: `arguments` become objects, messages and tools lose keys it doesn't know, texts of
+    /// one content are lines.
     Vllm,
-    /// SGLang: as vLLM, but tools carry `defer_loading`.
+    /// SGLang: the same in its own order of keys; texts of one content have blanks between them,
+    /// and every tool has a `defer_loading`.
     Sglang,
 }
 
 impl Preparation {
-    /// The messages as the template is given them.
+    /// The messages as a template is given them that wants their contents as texts.
     pub fn messages(&self, messages: &[Value]) -> Vec<Value> {
+        self.messages_as(ContentFormat::Text, messages)
+    }
+
+    /// The messages as this template is given them.
+    pub fn messages_for(
+        &self,
+        template: &ChatTemplate,
+        messages: &[Value],
+        with_tools: bool,
+    ) -> Vec<Value> {
+        self.messages_as(template.content_format(*self, with_tools), messages)
+    }
+
+    fn messages_as(&self, format: ContentFormat, messages: &[Value]) -> Vec<Value> {
         match self {
             Self::Transformers => messages.to_vec(),
-            Self::Vllm | Self::Sglang => messages.iter().map(prepare_message).collect(),
+            Self::Vllm => messages.iter().map(|message| vllm_message(message, format)).collect(),
+            Self::Sglang => {
+                messages.iter().map(|message| sglang_message(message, format)).collect()
+            }
         }
     }
 
@@ -30,7 +49,8 @@ impl Preparation {
     pub fn tools(&self, tools: &[Value]) -> Vec<Value> {
         match self {
             Self::Transformers => tools.to_vec(),
-            Self::Vllm | Self::Sglang => tools.iter().map(prepare_tool).collect(),
+            Self::Vllm => tools.iter().map(vllm_tool).collect(),
+            Self::Sglang => tools.iter().map(sglang_tool).collect(),
         }
     }
 }
@@ -40,28 +60,26 @@ pub fn content_text(content: Option<&Value>) -> Option<String> {
     match content? {
         Value::String(text) => Some(text.clone()),
         Value::Array(parts) => {
-            let texts = parts.iter().filter_map(part_text);
+            let texts = parts.iter().filter_map(part_text).filter(|text| !text.is_empty());
             Some(texts.collect::<Vec<_>>().join("\n"))
         }
         _ => None,
     }
 }
 
-/// Text of a part that has any.
+/// Text of a part that is one.
 fn part_text(part: &Value) -> Option<&str> {
-    let text = part.as_str().or_else(|| part.get("text")?.as_str());
-    text.filter(|text| !text.is_empty())
+    part.as_str().or_else(|| part.get("text")?.as_str())
 }
 
-fn prepare_message(message: &Value) -> Value {
-    let role = message.get("role").and_then(Value::as_str).unwrap_or_default();
+fn vllm_message(message: &Value, format: ContentFormat) -> Value {
+    let role = role(message);
     let mut prepared = Map::new();
     prepared.insert("role".to_owned(), role.into());
-    let content = match role {
-        "system" => without_billing_header(message.get("content")),
-        _ => content_text(message.get("content")).unwrap_or_default(),
-    };
-    prepared.insert("content".to_owned(), content.into());
+    let content = message.get("content");
+    let stripped = (role == "system").then(|| without_billing_header(content));
+    prepared
+        .insert("content".to_owned(), vllm_content(role, stripped.as_ref().or(content), format));
     if let Some(name) = message.get("name").filter(|name| name.is_string()) {
         prepared.insert("name".to_owned(), name.clone());
     }
@@ -70,14 +88,14 @@ fn prepare_message(message: &Value) -> Value {
             if let Some(Value::Array(calls)) = message.get("tool_calls")
                 && !calls.is_empty()
             {
-                let calls = calls.iter().map(prepare_call).collect();
+                let calls = calls.iter().map(with_parsed_arguments).collect();
                 prepared.insert("tool_calls".to_owned(), calls);
             }
-            // Clients and templates know it by either name.
-            let reasoning = message.get("reasoning").or_else(|| message.get("reasoning_content"));
-            if let Some(reasoning) = reasoning.filter(|reasoning| !reasoning.is_null()) {
+            // Clients send it and templates know it by either name.
+            let reasoning = given(message, "reasoning").or(given(message, "reasoning_content"));
+            if let Some(reasoning) = reasoning {
                 prepared.insert("reasoning".to_owned(), reasoning.clone());
-                prepared.insert("reasoning_content".to_owned(), reasoning.clone());
+                prepared.insert("reasoning_content".to_owned(), reasoning);
             }
         }
         "tool" => {
@@ -90,9 +108,112 @@ fn prepare_message(message: &Value) -> Value {
     Value::Object(prepared)
 }
 
-/// System text without the line that Claude Code puts first and changes with every
+fn vllm_content(role: &str, content: Option<&Value>, format: ContentFormat) -> Value {
+    if format == ContentFormat::Text {
+        return content_text(content).unwrap_or_default().into();
+    }
+    let parts: Vec<Value> = match content {
+        Some(Value::String(text)) => vec![text_part(text)],
+        Some(Value::Array(parts)) => parts.iter().filter_map(vllm_part).collect(),
+        _ => Vec::new(),
+    };
+    // Few templates take a list as a tool's result.
+    if role == "tool" && parts.iter().all(|part| part["type"] == "text") {
+        return joined(&parts, "\n");
+    }
+    Value::Array(parts)
+}
+
+fn vllm_part(part: &Value) -> Option<Value> {
+    if let Some(text) = part.as_str() {
+        return Some(text_part(text));
+    }
+    match part["type"].as_str()? {
+        "tool_reference" => Some(json!({"type": "tool_reference", "name": part["name"]})),
+        kind => media(kind).or_else(|| Some(text_part(part_text(part)?))),
+    }
+}
+
+/// What stands for a medium where the engine has taken the medium itself out.
+fn media(kind: &str) -> Option<Value> {
+    let kind = match kind {
+        "image_url" | "input_image" => "image",
+        "video_url" => "video",
+        "audio_url" | "input_audio" => "audio",
+        _ => return None,
+    };
+    Some(json!({"type": kind}))
+}
+
+fn text_part(text: &str) -> Value {
+    json!({"type": "text", "text": text})
+}
+
+fn joined(parts: &[Value], separator: &str) -> Value {
+    parts.iter().filter_map(part_text).collect::<Vec<_>>().join(separator).into()
+}
+
+fn sglang_message(message: &Value, format: ContentFormat) -> Value {
+    let role = role(message);
+    let mut prepared = Map::new();
+    prepared.insert("role".to_owned(), role.into());
+    prepared.insert("content".to_owned(), sglang_content(role, message.get("content"), format));
+    // Of a user's message it reads nothing else.
+    if role == "user" {
+        return Value::Object(prepared);
+    }
+    for key in ["tool_call_id", "name", "reasoning_content"] {
+        given(message, key).map(|value| prepared.insert(key.to_owned(), value));
+    }
+    if let Some(Value::Array(calls)) = message.get("tool_calls") {
+        let calls = calls.iter().map(|call| {
+            let function = &with_parsed_arguments(call)["function"];
+            let function = json!({"name": function["name"], "arguments": function["arguments"]});
+            json!({
+                "id": call["id"], "index": call["index"], "type": "function", "function": function,
+            })
+        });
+        prepared.insert("tool_calls".to_owned(), calls.collect());
+    }
+    Value::Object(prepared)
+}
+
+fn sglang_content(role: &str, content: Option<&Value>, format: ContentFormat) -> Value {
+    let parts = match content {
+        Some(Value::Array(parts)) => parts,
+        Some(Value::String(text)) => return text.as_str().into(),
+        _ => return "".into(),
+    };
+    let texts =
+        parts.iter().filter(|part| matches!(part["type"].as_str(), Some("text" | "input_text")));
+    let texts: Vec<Value> = texts.filter_map(|part| Some(text_part(part_text(part)?))).collect();
+    if format == ContentFormat::Text {
+        return joined(&texts, " ");
+    }
+    let known = |part: &Value| match part["type"].as_str()? {
+        "text" | "input_text" => Some(text_part(part_text(part)?)),
+        "tool_reference" => Some(part.clone()),
+        kind => media(kind),
+    };
+    let parts: Vec<Value> = parts.iter().filter_map(known).collect();
+    match role == "tool" && parts.len() == texts.len() {
+        true => joined(&parts, " "),
+        false => Value::Array(parts),
+    }
+}
+
+fn role(message: &Value) -> &str {
+    message.get("role").and_then(Value::as_str).unwrap_or_default()
+}
+
+/// A value that is there and not null.
+fn given(object: &Value, key: &str) -> Option<Value> {
+    object.get(key).filter(|value| !value.is_null()).cloned()
+}
+
+/// System content without the line that Claude Code puts first and changes with every
 /// request.
-fn without_billing_header(content: Option<&Value>) -> String {
+fn without_billing_header(content: Option<&Value>) -> Value {
     let strip = |text: &str| {
         if text.starts_with(BILLING_HEADER) {
             text.split_once('\n').map(|(_, rest)| rest.to_owned()).filter(|rest| !rest.is_empty())
@@ -101,16 +222,19 @@ fn without_billing_header(content: Option<&Value>) -> String {
         }
     };
     match content {
-        Some(Value::String(text)) => strip(text).unwrap_or_default(),
-        Some(Value::Array(parts)) => {
-            parts.iter().filter_map(part_text).filter_map(strip).collect::<Vec<_>>().join("\n")
-        }
-        _ => String::new(),
+        Some(Value::String(text)) => strip(text).map(Value::from).unwrap_or_default(),
+        Some(Value::Array(parts)) => parts
+            .iter()
+            .filter_map(part_text)
+            .filter_map(strip)
+            .map(|text| text_part(&text))
+            .collect(),
+        _ => Value::Null,
     }
 }
 
 /// Arguments become an object; what is not the text of one becomes an empty one.
-fn prepare_call(call: &Value) -> Value {
+fn with_parsed_arguments(call: &Value) -> Value {
     let mut call = call.clone();
     if let Some(function) = call.get_mut("function").and_then(Value::as_object_mut) {
         let object = match function.get("arguments") {
@@ -124,10 +248,9 @@ fn prepare_call(call: &Value) -> Value {
 }
 
 /// The keys that vLLM knows, in its order; description and parameters are null when absent.
-fn prepare_tool(tool: &Value) -> Value {
-    let given = |value: Option<&Value>| value.filter(|value| !value.is_null()).cloned();
-    let field = |key: &str| given(tool.get("function").and_then(|function| function.get(key)));
-    let deferred = given(tool.get("defer_loading"));
+fn vllm_tool(tool: &Value) -> Value {
+    let field = |key: &str| given(&tool["function"], key);
+    let deferred = given(tool, "defer_loading");
     let mut function = Map::new();
     for key in ["name", "description", "parameters"] {
         function.insert(key.to_owned(), field(key).unwrap_or_default());
@@ -144,4 +267,101 @@ fn prepare_tool(tool: &Value) -> Value {
     prepared.insert("function".to_owned(), Value::Object(function));
     deferred.map(|value| prepared.insert("defer_loading".to_owned(), value));
     Value::Object(prepared)
+}
+
+/// The keys that SGLang knows: those given in the order given, then those it adds.
+fn sglang_tool(tool: &Value) -> Value {
+    let deferred = given(tool, "defer_loading");
+    let mut known = Map::new();
+    for key in ["description", "name", "parameters"] {
+        known.insert(key.to_owned(), given(&tool["function"], key).unwrap_or_default());
+    }
+    given(&tool["function"], "strict").map(|value| known.insert("strict".to_owned(), value));
+    let inner = given(&tool["function"], "defer_loading").or(deferred.clone());
+    inner.map(|value| known.insert("defer_loading".to_owned(), value));
+
+    let order = tool["function"].as_object().into_iter().flatten().map(|(key, _)| key.clone());
+    let mut function = Map::new();
+    for key in order.chain(known.keys().cloned()).collect::<Vec<_>>() {
+        if let Some(value) = known.get(&key) {
+            function.entry(key).or_insert_with(|| value.clone());
+        }
+    }
+    let kind = given(tool, "type").unwrap_or_else(|| "function".into());
+    json!({"type": kind, "function": function, "defer_loading": deferred})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parts(texts: &[&str]) -> Value {
+        texts.iter().map(|text| text_part(text)).collect()
+    }
+
+    fn prepared(by: Preparation, format: ContentFormat, message: Value) -> Value {
+        by.messages_as(format, &[message]).remove(0)
+    }
+
+    #[test]
+    fn contents_have_the_form_that_each_engine_gives_them() {
+        use ContentFormat::{Parts, Text};
+        use Preparation::{Sglang, Vllm};
+        let user = |content: &Value| json!({"role": "user", "content": content});
+        let two = parts(&["a", "", "b"]);
+        for (by, format, content, expected) in [
+            (Vllm, Text, two.clone(), json!("a\nb")),
+            (Vllm, Parts, two.clone(), two.clone()),
+            (Vllm, Parts, json!("a"), parts(&["a"])),
+            (Vllm, Parts, json!(null), json!([])),
+            (Vllm, Text, json!(null), json!("")),
+            (Sglang, Text, two.clone(), json!("a  b")),
+            (Sglang, Parts, two.clone(), two.clone()),
+            (Sglang, Parts, json!("a"), json!("a")),
+            (Sglang, Parts, json!(null), json!("")),
+        ] {
+            assert_eq!(
+                prepared(by, format, user(&content))["content"],
+                expected,
+                "{by:?} {format:?}"
+            );
+        }
+        let image = json!([{"type": "image_url", "image_url": {"url": "data:"}}, {"type": "text", "text": "?"}]);
+        let seen = json!([{"type": "image"}, {"type": "text", "text": "?"}]);
+        assert_eq!(prepared(Vllm, Parts, user(&image))["content"], seen);
+        assert_eq!(prepared(Sglang, Parts, user(&image))["content"], seen);
+        let result = json!({"role": "tool", "tool_call_id": "1", "content": two});
+        assert_eq!(prepared(Vllm, Parts, result.clone())["content"], "a\n\nb");
+        assert_eq!(prepared(Sglang, Parts, result)["content"], "a  b");
+        for name in ["reasoning", "reasoning_content"] {
+            let turn =
+                prepared(Vllm, Text, json!({"role": "assistant", "content": "", name: "hm"}));
+            assert_eq!(
+                (&turn["reasoning"], &turn["reasoning_content"]),
+                (&json!("hm"), &json!("hm"))
+            );
+        }
+        let system = json!({"role": "system", "content": "x-anthropic-billing-header: 1\nRules."});
+        assert_eq!(prepared(Vllm, Parts, system)["content"], parts(&["Rules."]));
+    }
+
+    #[test]
+    fn sglang_orders_keys_and_leaves_nulls_as_its_models_do() {
+        let call = json!({"type": "function", "function": {"arguments": "{\"b\": 1, \"a\": 2}", "name": "f"}});
+        let message = json!({
+            "tool_calls": [call], "name": null, "reasoning_content": "hm", "content": null,
+            "role": "assistant", "extra": 1,
+        });
+        let message = prepared(Preparation::Sglang, ContentFormat::Text, message);
+        assert_eq!(
+            message.to_string(),
+            r#"{"role":"assistant","content":"","reasoning_content":"hm","tool_calls":[{"id":null,"index":null,"type":"function","function":{"name":"f","arguments":{"b":1,"a":2}}}]}"#
+        );
+        let tool = json!({"function": {"parameters": {}, "name": "f", "x": 1}, "type": "function", "cache": 1});
+        let tool = Preparation::Sglang.tools(&[tool]).remove(0);
+        assert_eq!(
+            tool.to_string(),
+            r#"{"type":"function","function":{"parameters":{},"name":"f","description":null},"defer_loading":null}"#
+        );
+    }
 }
