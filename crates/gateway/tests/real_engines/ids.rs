@@ -120,48 +120,68 @@ async fn end_of_turn(under: &EngineUnderTest) -> u32 {
 
 const SAID: [&str; 3] = ["How is the weather in Oslo?", "And in Paris?", "Thank you."];
 
+/// A conversation on the ids that were sampled.
+struct Conversation {
+    /// Ids of the first prompt.
+    first: usize,
+    sequence: Vec<u32>,
+    /// Place and logprob of each id that was sampled.
+    recorded: Vec<(usize, Option<f32>)>,
+    /// Each call against itself: what the engine's arithmetic alone makes.
+    noise: Spread,
+    /// Ids of each prompt that the engine had in its cache.
+    cached: Vec<u64>,
+}
+
+async fn converse(under: &EngineUnderTest, end_of_turn: u32, stream: bool) -> Conversation {
+    // Caches work in blocks.
+    let long = format!("{}{}", "The sun is warm today. ".repeat(40), SAID[0]);
+    let mut sequence = under.tokens().render(&chat(&[(Role::User, &long)])).await.unwrap();
+    let first = sequence.len();
+    let (mut recorded, mut cached) = (Vec::new(), Vec::new());
+    let mut noise = Spread::default();
+    for (turn, said) in SAID.iter().enumerate() {
+        if turn > 0 {
+            if sequence.last() != Some(&end_of_turn) {
+                sequence.push(end_of_turn);
+            }
+            sequence.extend(tail(under, end_of_turn, said).await);
+        }
+        let asked = SampleRequest { stream, ..behind(&sequence, sampling(1.0)) };
+        let reply = under.sample(asked).await;
+        assert_eq!(reply.prompt.as_ref(), Some(&sequence));
+        assert_eq!(reply.ids.len() as u64, reply.end.usage.completion_tokens);
+        assert_eq!(reply.chunks > 1, stream && under.kind != EngineKind::LlamaCpp);
+        cached.push(reply.end.usage.cached_tokens.unwrap_or(0));
+        let from = sequence.len();
+        sequence.extend(&reply.ids);
+        let scores = under.scores(&sequence, from).await;
+        compare(&reply.logprobs, &scores, &mut noise);
+        recorded.extend((from..).zip(reply.logprobs));
+    }
+    Conversation { first, sequence, recorded, noise, cached }
+}
+
 pub(crate) async fn history_is_what_was_sampled(kind: EngineKind) {
     let under = EngineUnderTest::connect(kind).await;
     let end_of_turn = end_of_turn(&under).await;
-    // Caches work in blocks.
-    let long = format!("{}{}", "The sun is warm today. ".repeat(40), SAID[0]);
     for stream in [false, true] {
-        let first = under.tokens().render(&chat(&[(Role::User, &long)])).await.unwrap();
-        let (mut sequence, mut recorded) = (first.clone(), Vec::new());
-        let (mut noise, mut cached) = (Spread::default(), Vec::new());
-        for turn in 0..SAID.len() {
-            if turn > 0 {
-                if sequence.last() != Some(&end_of_turn) {
-                    sequence.push(end_of_turn);
-                }
-                sequence.extend(tail(&under, end_of_turn, SAID[turn]).await);
-            }
-            let reply = under.sample(SampleRequest { stream, ..behind(&sequence, sampling(1.0)) });
-            let reply = reply.await;
-            assert_eq!(reply.prompt.as_ref(), Some(&sequence));
-            assert_eq!(reply.ids.len() as u64, reply.end.usage.completion_tokens);
-            assert_eq!(reply.chunks > 1, stream && kind != EngineKind::LlamaCpp);
-            cached.push(reply.end.usage.cached_tokens.unwrap_or(0));
-            let from = sequence.len();
-            sequence.extend(&reply.ids);
-            // A single call against itself: what the engine's arithmetic alone makes.
-            let scores = under.scores(&sequence, from).await;
-            compare(&reply.logprobs, &scores, &mut noise);
-            recorded.extend((from..).zip(reply.logprobs));
-        }
-        let scores = under.scores(&sequence, first.len()).await;
-        let (mut scored, mut control) = (Spread::default(), Spread::default());
+        let Conversation { first, sequence, recorded, noise, cached } =
+            converse(&under, end_of_turn, stream).await;
+        let scores = under.scores(&sequence, first).await;
+        // Another question, of the same length.
         let mut changed = sequence.clone();
-        changed[first.len() - 4] ^= 1;
-        let wrong = under.scores(&changed, first.len()).await;
+        changed[first - 12..first - 4].iter_mut().for_each(|id| *id ^= 1);
+        let wrong = under.scores(&changed, first).await;
+        let (mut scored, mut control) = (Spread::default(), Spread::default());
         for (place, logprob) in &recorded {
-            let place = place - first.len();
+            let place = place - first;
             compare(&[*logprob], &scores[place..=place], &mut scored);
             compare(&[*logprob], &wrong[place..=place], &mut control);
         }
         println!(
             "{} {}: {} ids, {} sampled, cached {cached:?}; single calls max {:.2e}, whole max \
-             {:.2e} mean {:.2e}, one wrong id max {:.2e}",
+             {:.2e} mean {:.2e}, another question max {:.2e}",
             kind.name(),
             if stream { "streamed" } else { "whole" },
             sequence.len(),
@@ -312,6 +332,31 @@ pub(crate) async fn renders_what_chat_is_sampled_behind(kind: EngineKind) {
         compare(&reply.logprobs, &logprobs, &mut spread);
         assert!(spread.most <= ROUNDING, "{}", spread.most);
     }
+}
+
+/// Each id of the vocabulary has its own logprob in a sequence of them all.
+pub(crate) async fn scores_every_id(kind: EngineKind) {
+    let under = EngineUnderTest::connect(kind).await;
+    let size = under.engine.info().vocab_size.unwrap();
+    let all: Vec<u32> = (0..size).rev().chain(0..size).collect();
+    let scores = match under.tokens().score(&all, 0).await {
+        Ok(scores) => scores,
+        Err(error) => {
+            assert_eq!(kind, EngineKind::LlamaCpp, "{error}");
+            assert!(error.message.contains("does not tell"), "{error}");
+            return;
+        }
+    };
+    assert_eq!(scores.len(), all.len());
+    assert!(scores[0].is_none() && scores[1..].iter().all(Option::is_some));
+    // From a place on they are the same, and nothing is told of what is before it.
+    let from = all.len() - 9;
+    let end = under.tokens().score(&all, from).await.unwrap();
+    assert!(end[..from].iter().all(Option::is_none));
+    let mut spread = Spread::default();
+    compare(&end[from..], &scores[from..], &mut spread);
+    assert!(spread.most <= ROUNDING, "{}", spread.most);
+    assert!(under.tokens().score(&all, all.len()).await.unwrap().iter().all(Option::is_none));
 }
 
 /// vLLM's two places for ids, and what only one of them tells.

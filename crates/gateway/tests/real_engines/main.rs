@@ -113,6 +113,11 @@ macro_rules! engine_tests {
             }
 
             #[tokio::test]
+            async fn promise_3_every_id_is_scored_as_itself() {
+                ids::scores_every_id($kind).await;
+            }
+
+            #[tokio::test]
             async fn the_engines_rendering_is_what_chat_is_sampled_behind() {
                 ids::renders_what_chat_is_sampled_behind($kind).await;
             }
