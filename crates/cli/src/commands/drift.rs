@@ -4,7 +4,7 @@ use crate::args::Drift as Args;
 use crate::detokenizer::Detokenizer;
 use crate::evidence::{Evidence, Sources};
 use anyhow::Result;
-use polar_trajectory::{Drift, MessageDifference, drift_of_traces};
+use polar_trajectory::{Drift, MessageDifference, Remedy, drift_of_traces};
 use polar_types::{CallRole, ForkCause};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -14,12 +14,14 @@ use std::io::Write as _;
 pub(crate) async fn drift(args: Args) -> Result<()> {
     let mut sources = Sources::of(&args.targets, args.server).await?;
     let mut causes = BTreeMap::<ForkCause, u32>::new();
+    let mut healed = 0;
     let mut sessions = Vec::new();
     for source in std::mem::take(&mut sources.sources) {
         let evidence = sources.load(source).await?;
         let session = Session::of(&evidence, args.engine.as_deref()).await?;
         for fork in &session.forks {
             *causes.entry(fork.drift.fork.cause).or_default() += 1;
+            healed += u32::from(fork.drift.advice.remedy != Remedy::None);
         }
         if args.json {
             sessions.push(session);
@@ -29,22 +31,15 @@ pub(crate) async fn drift(args: Args) -> Result<()> {
     }
     let mut out = std::io::stdout().lock();
     if args.json {
-        let all = json!({"sessions": sessions, "causes": causes});
+        let all = json!({"sessions": sessions, "causes": causes, "can_be_healed": healed});
         writeln!(out, "{}", serde_json::to_string_pretty(&all)?)?;
     } else {
-        writeln!(out, "{}", summary(&causes))?;
+        writeln!(out, "{}", summary(&causes, healed))?;
     }
     Ok(())
 }
 
-fn summary(causes: &BTreeMap<ForkCause, u32>) -> String {
-    let healed = causes
-        .iter()
-        .filter(|(cause, _)| {
-            polar_trajectory::advice(**cause).remedy != polar_trajectory::Remedy::None
-        })
-        .map(|(_, count)| count)
-        .sum::<u32>();
+fn summary(causes: &BTreeMap<ForkCause, u32>, healed: u32) -> String {
     let parts: Vec<String> =
         causes.iter().map(|(cause, count)| format!("{count} {}", word(cause))).collect();
     let all = causes.values().sum::<u32>();
@@ -81,7 +76,7 @@ struct Text {
 impl Session {
     async fn of(evidence: &Evidence, engine: Option<&str>) -> Result<Self> {
         let mut notes = evidence.notes.clone();
-        let recorded = &Value::Null;
+        let nowhere = &Value::Null;
         let (drifts, recorded) = match (&evidence.journal, &evidence.trajectory) {
             (Some(journal), trajectory) => {
                 let roles = trajectory.as_ref().map(|trajectory| trajectory.train_roles.clone());
@@ -90,10 +85,14 @@ impl Session {
             }
             (None, Some(trajectory)) => {
                 notes.push("without its journal, what its messages say is not known".to_owned());
-                let engine = trajectory.traces.first().map(|trace| &trace.sampling["engine"]);
-                (drift_of_traces(trajectory)?, engine.unwrap_or(recorded))
+                let of_trace = trajectory.traces.first().map(|trace| &trace.sampling);
+                let tree = trajectory.tree.as_ref();
+                let of_tree = tree.and_then(|tree| tree.lineages.first());
+                let sampling = of_trace.or(of_tree.map(|lineage| &lineage.sampling));
+                let engine = sampling.map_or(nowhere, |sampling| &sampling["engine"]);
+                (drift_of_traces(trajectory)?, engine)
             }
-            (None, None) => (Vec::new(), recorded),
+            (None, None) => (Vec::new(), nowhere),
         };
         let detokenizer = Detokenizer::of(recorded, engine);
         let mut forks = Vec::with_capacity(drifts.len());

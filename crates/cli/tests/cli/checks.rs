@@ -251,7 +251,7 @@ fn drift_says_where_and_why_and_what_would_heal_it() {
         "message 0 (system) was",
         "a rule under `normalise:`",
         r"part: system, pattern: '(?m)^Now it is .*$\n?'",
-        "2 traces: 1 new_lineage, 1 history_rewritten",
+        "2 traces: 1 new_lineage, 1 history_rewritten; of these 1 can be healed",
     ] {
         assert!(said.contains(part), "{part}\n{said}");
     }

@@ -78,7 +78,7 @@ async fn a_bad_task_is_told_every_wrong_field() {
             json!({ "harness": shell, "train_roles": ["main", "subagent"], "history": "as_is" }),
             vec![
                 "train_roles[1]: must be one of `main`, `sub_agent`, `title`, `summary`, `probe`",
-                "history: must be `restored` or `as_sent`, not `as_is`",
+                "history: must be one of `sampled`, `template`, `as_sent`, not `as_is`",
             ],
         ),
         (
