@@ -108,7 +108,9 @@ pub(crate) fn prompt_body(request: &Request, model: &str) -> Map<String, Value> 
     ];
     let mut body = Map::new();
     body.insert("model".into(), model.into());
-    body.insert("messages".into(), chat_messages(request).into());
+    let mut messages = chat_messages(request);
+    messages.iter_mut().for_each(name_reasoning_both_ways);
+    body.insert("messages".into(), messages.into());
     if !request.tools.is_empty() {
         body.insert("tools".into(), chat_tools(request).into());
     }
@@ -118,6 +120,16 @@ pub(crate) fn prompt_body(request: &Request, model: &str) -> Map<String, Value> 
         }
     }
     body
+}
+
+/// Versions of vLLM, and paths of one version, differ in the name under which they read earlier
+/// reasoning; each ignores the other name.
+pub(crate) fn name_reasoning_both_ways(message: &mut Value) {
+    if let Value::Object(message) = message
+        && let Some(reasoning) = message.get("reasoning_content").cloned()
+    {
+        message.insert("reasoning".into(), reasoning);
+    }
 }
 
 /// Whether as many tokens were sampled as the request or the context window allows.

@@ -7,7 +7,9 @@
 
 use crate::chat_reply::{self, Choice, Finish, ReplyEvents, WireUsage};
 use crate::reply_stream::{ReplyReader, Settle, streamed, whole};
-use crate::request_body::{at_limit, chat_body, prompt_body, without_model_defaults};
+use crate::request_body::{
+    at_limit, chat_body, name_reasoning_both_ways, prompt_body, without_model_defaults,
+};
 use crate::tokens::{Vocabulary, pair_by_position};
 use crate::transport::Transport;
 use crate::weight_version::{VersionPage, VersionWatch};
@@ -89,16 +91,6 @@ impl Vllm {
             messages.iter_mut().for_each(name_reasoning_both_ways);
         }
         body
-    }
-}
-
-/// Versions of vLLM differ in the name under which they read earlier reasoning; each
-/// ignores the other name.
-fn name_reasoning_both_ways(message: &mut Value) {
-    if let Value::Object(message) = message
-        && let Some(reasoning) = message.get("reasoning_content").cloned()
-    {
-        message.insert("reasoning".into(), reasoning);
     }
 }
 
