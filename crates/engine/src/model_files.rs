@@ -137,15 +137,22 @@ impl Folder<'_> {
             .map_err(|source| ModelFilesError::Json { path: self.0.join(name), source })
     }
 
-    /// Templates by name. A file of its own wins over what is inside of another, as with
-    /// transformers.
+    /// Templates by name. Where there are files of their own, transformers reads nothing else.
     fn templates(
         &self,
         tokenizer_config: &Value,
     ) -> Result<BTreeMap<String, String>, ModelFilesError> {
+        let files = self.template_files()?;
+        if !files.is_empty() {
+            return Ok(files);
+        }
+        let of_processor = self.json("chat_template.json")?;
+        let settings = [&tokenizer_config["chat_template"], &of_processor["chat_template"]];
+        Ok(settings.into_iter().flat_map(named).collect())
+    }
+
+    fn template_files(&self) -> Result<BTreeMap<String, String>, ModelFilesError> {
         let mut templates = BTreeMap::new();
-        templates.extend(named(&tokenizer_config["chat_template"]));
-        templates.extend(named(&self.json("chat_template.json")?["chat_template"]));
         if let Some(source) = self.text("chat_template.jinja")? {
             templates.insert("default".to_owned(), source);
         }
@@ -273,12 +280,22 @@ mod tests {
         let files = ModelFiles::read(folder.path()).unwrap();
         let templates: Vec<_> =
             files.templates.templates.iter().map(|(n, s)| (n.as_str(), s.as_str())).collect();
-        assert_eq!(templates, [("default", "new"), ("rag", "rag"), ("tool_use", "tools")]);
+        assert_eq!(templates, [("default", "new"), ("rag", "rag")]);
         let specials =
             json!({"unk_token": "<unk>", "bos_token": "<|begin|>", "eos_token": "<|end|>"});
         assert_eq!(Value::Object(files.templates.specials), specials);
         assert_eq!(files.stop_token_ids, [5, 7]);
         assert_eq!(files.vocab_size, Some(12));
+    }
+
+    #[test]
+    fn settings_may_hold_several_templates() {
+        let config = r#"{"chat_template": [{"name": "default", "template": "a"}, {"name": "tool_use", "template": "b"}]}"#;
+        let end = ("config.json", r#"{"eos_token_id": 1}"#);
+        let settings = folder(&[TOKENIZER, end, ("tokenizer_config.json", config)]);
+        let templates = ModelFiles::read(settings.path()).unwrap().templates.templates;
+        let expected = [("default", "a"), ("tool_use", "b")];
+        assert_eq!(templates, expected.map(|(name, source)| (name.to_owned(), source.to_owned())));
     }
 
     #[test]
