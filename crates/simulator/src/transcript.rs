@@ -30,19 +30,30 @@ pub(crate) fn read<'a>(model: &'a str, prompt: &'a str) -> Conversation<'a> {
             });
             conversation.turns.extend(results);
         } else {
-            conversation.turns.push(Turn { role: Cow::Borrowed(role), text: Cow::Borrowed(text) });
+            let text = match role {
+                "assistant" => Cow::Owned(said(text)),
+                _ => Cow::Borrowed(text),
+            };
+            conversation.turns.push(Turn { role: Cow::Borrowed(role), text });
         }
     }
     conversation
 }
 
+/// What a turn of the model says beside its reasoning and its calls, which messages hold apart.
+fn said(turn: &str) -> String {
+    let spoken = turn.split_once("</think>").map_or(turn, |(_, spoken)| spoken);
+    let mut parts = spoken.split("<tool_call>");
+    let first = parts.next().unwrap_or_default();
+    let behind = parts.filter_map(|call| call.split_once("</tool_call>").map(|(_, rest)| rest));
+    std::iter::once(first).chain(behind).collect::<String>().trim().to_owned()
+}
+
 fn tools(system: &str) -> Vec<Cow<'_, str>> {
-    let listed = system
-        .split_once("<tools>\n")
-        .and_then(|(_, rest)| rest.split_once("</tools>"))
-        .map_or("", |(listed, _)| listed);
-    listed
-        .lines()
+    // A system prompt may have such a block of its own (pi's has), of other lines.
+    let blocks = system.split("<tools>\n").skip(1).filter_map(|rest| rest.split_once("</tools>"));
+    blocks
+        .flat_map(|(listed, _)| listed.lines())
         .filter_map(|line| serde_json::from_str::<Value>(line).ok())
         .filter_map(|tool| Some(Cow::Owned(tool.pointer("/function/name")?.as_str()?.to_owned())))
         .collect()
@@ -57,10 +68,10 @@ mod tests {
     #[test]
     fn a_rendered_conversation_reads_back() {
         let messages = json!([
-            {"role": "system", "content": "Be brief."},
+            {"role": "system", "content": "Be brief.\n<tools>\n- f: looks\n</tools>"},
             {"role": "user", "content": "q"},
-            {"role": "assistant", "content": "", "tool_calls": [
-                {"type": "function", "function": {"name": "f", "arguments": "{}"}},
+            {"role": "assistant", "content": "So.", "reasoning": "Hm.", "tool_calls": [
+                {"type": "function", "function": {"name": "f", "arguments": "{\"say\": \"q\"}"}},
                 {"type": "function", "function": {"name": "f", "arguments": "{}"}},
             ]},
             {"role": "tool", "content": "one\n"},
@@ -79,6 +90,7 @@ mod tests {
         let read = read("m", &prompt);
         let roles: Vec<&str> = read.turns.iter().map(|turn| turn.role.as_ref()).collect();
         assert_eq!(roles, ["system", "user", "assistant", "tool", "tool"]);
+        assert_eq!(read.turns[2].text, "So.");
         assert_eq!(read.tools, ["f"]);
         assert_eq!(read.instruction(), "q");
         let mut results: Vec<&str> = read.fresh_tool_results().collect();

@@ -27,6 +27,7 @@ pub(crate) async fn check(args: HarnessCheck) -> Result<()> {
         all: folder.remove_after(results).await?,
         runtime: args.runtime.as_str(),
         engine: args.engine.engine.clone(),
+        token_mode: args.engine.token_mode || args.engine.model_files.is_some(),
         strict: args.strict,
     };
     let mut out = std::io::stdout().lock();

@@ -14,6 +14,8 @@ pub(crate) struct Results {
     pub(crate) runtime: &'static str,
     /// The engine given; the simulator when absent.
     pub(crate) engine: Option<String>,
+    /// Whether the simulator is used in token mode.
+    pub(crate) token_mode: bool,
     /// Whether warnings are failures.
     pub(crate) strict: bool,
 }
@@ -55,8 +57,18 @@ impl Sum {
     }
 }
 
-const COLUMNS: [&str; 10] = [
-    "harness", "version", "scenario", "result", "exit", "calls", "traces", "trained", "forks",
+const COLUMNS: [&str; 12] = [
+    "harness",
+    "version",
+    "scenario",
+    "result",
+    "exit",
+    "calls",
+    "traces",
+    "trained",
+    "forks",
+    "prompt tokens",
+    "cached",
     "seconds",
 ];
 
@@ -107,9 +119,10 @@ impl Results {
     /// The part of the documentation that a run writes.
     pub(crate) fn as_markdown(&self) -> String {
         let engine = self.engine.as_deref().unwrap_or("the engine simulator");
+        let mode = if self.token_mode { " in token mode" } else { "" };
         let today = Timestamp::now().strftime("%-d %B %Y");
         let mut text = format!(
-            "Made on {today} by `polar harness check` in `{}` sandboxes against {engine}.\n\n",
+            "Made on {today} by `polar harness check` in `{}` sandboxes against {engine}{mode}.\n\n",
             self.runtime
         );
         let mut line = |cells: &[String]| {
@@ -170,18 +183,19 @@ impl CheckResult {
         match &self.found {
             Found::Report(report) => {
                 let session = &report.session;
-                let trained = session.tokens.trained as f64 / session.tokens.sampled.max(1) as f64;
                 row.extend([
                     session.exit_code.map_or("-".to_owned(), |code| code.to_string()),
                     calls(report),
                     session.traces.to_string(),
-                    format!("{:.1}%", (trained * 1000.0).floor() / 10.0),
+                    share(session.tokens.trained, session.tokens.sampled),
                     forks(report),
+                    report.prompts.sent.to_string(),
+                    share(report.prompts.cached, report.prompts.sent),
                     format!("{:.1}", report.took.as_secs_f64()),
                 ]);
             }
             Found::LeftOut(_) | Found::Error(_) => {
-                row.extend(std::iter::repeat_n("-".to_owned(), 6));
+                row.extend(std::iter::repeat_n("-".to_owned(), 8));
             }
         }
         row
@@ -244,11 +258,19 @@ impl CheckResult {
                 result["findings"] = findings.collect();
                 result["calls"] = calls.collect();
                 result["session"] = serde_json::to_value(&report.session).unwrap_or_default();
+                result["prompt_tokens"] = report.prompts.sent.into();
+                result["cached_tokens"] = report.prompts.cached.into();
                 result["seconds"] = report.took.as_secs_f64().into();
             }
         }
         result
     }
+}
+
+/// A share in percent, never rounded up to the whole.
+fn share(part: u64, whole: u64) -> String {
+    let share = part as f64 / whole.max(1) as f64;
+    format!("{:.1}%", (share * 1000.0).floor() / 10.0)
 }
 
 /// Calls by role, as `3 main, 1 title`.

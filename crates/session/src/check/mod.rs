@@ -81,8 +81,28 @@ pub struct CheckReport {
     pub session: SessionReport,
     /// Last lines of what the harness printed, for the reader.
     pub output: String,
+    /// What the engine had to read.
+    pub prompts: PromptTokens,
     /// How long it took.
     pub took: Duration,
+}
+
+/// Tokens of the prompts of all calls.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PromptTokens {
+    /// All of them.
+    pub sent: u64,
+    /// Those that the engine had in its cache, as far as it says.
+    pub cached: u64,
+}
+
+impl PromptTokens {
+    fn of(recorded: &RecordedSession) -> Self {
+        recorded.calls().iter().fold(Self::default(), |sum, call| Self {
+            sent: sum.sent + call.meta.prompt_tokens,
+            cached: sum.cached + call.meta.cached_tokens.unwrap_or(0),
+        })
+    }
 }
 
 impl CheckReport {
@@ -167,7 +187,9 @@ pub async fn check_harness(options: CheckOptions) -> Result<CheckReport, CheckEr
         installed: installer.is_installed(&options.adapter),
     });
     let output = last_output(&attempt);
-    Ok(CheckReport { findings, calls, session: *session, output, took: started.elapsed() })
+    let prompts = recorded.as_ref().map(PromptTokens::of).unwrap_or_default();
+    let took = started.elapsed();
+    Ok(CheckReport { findings, calls, session: *session, output, prompts, took })
 }
 
 /// What the session delivers of its calls.
