@@ -8,11 +8,12 @@ use jiff::ZonedDateTime;
 use jiff::civil::DateTime;
 use polar_convo::{ApiError, Block, Request, ToolChoice};
 use polar_engine::TokenMode;
-use polar_record::CallRecord;
+use polar_record::{CallFingerprint, CallRecord, ChainHash};
 use polar_tokens::prompt::{Basis, Conversation, Plan, PromptError, PromptKey, PromptMemory};
 use polar_tokens::template::TemplateError;
 use polar_types::{CallId, ErrorClass, HistoryPolicy};
 use serde_json::{Map, Value, json};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 /// What one session needs for prompts of its own.
@@ -20,6 +21,8 @@ pub(crate) struct SessionPrompts {
     pub(crate) mode: Arc<TokenMode>,
     history: HistoryPolicy,
     memory: Mutex<PromptMemory>,
+    /// Of each call so far, by its place in the journal.
+    chains: Mutex<HashMap<u32, ChainHash>>,
     /// The date that templates write; a prompt may not change at midnight.
     now: DateTime,
 }
@@ -100,7 +103,7 @@ fn is_no_text(block: &Block) -> bool {
 impl SessionPrompts {
     pub(crate) fn new(mode: Arc<TokenMode>, history: HistoryPolicy) -> Self {
         let now = ZonedDateTime::now().datetime();
-        Self { mode, history, memory: Mutex::default(), now }
+        Self { mode, history, memory: Mutex::default(), chains: Mutex::default(), now }
     }
 
     /// The prompt of a request that reads as `messages` and `tools` in Chat's terms. Long ones take
@@ -130,9 +133,37 @@ impl SessionPrompts {
         }
     }
 
+    /// What a call's tokens were made with; nothing where they are not known.
+    pub(crate) fn fingerprint(
+        &self,
+        prompt: &Prompt,
+        record: &CallRecord,
+    ) -> Option<CallFingerprint> {
+        let (prompt_ids, sampled) = (record.prompt_ids.as_ref()?, record.sampled_ids.as_ref()?);
+        let (number, tail) = match prompt {
+            Prompt::Ids(plan) => plan.tail(),
+            // Rendered by the engine, which renders as we do.
+            Prompt::Messages { .. } => (None, prompt_ids.as_slice()),
+        };
+        let parent = match number {
+            Some(number) => Some(*lock(&self.chains).get(&number)?),
+            None => None,
+        };
+        let prompts = self.mode.prompts();
+        Some(CallFingerprint {
+            template: prompts.template().hash(),
+            tokenizer: prompts.tokenizer().hash().to_owned(),
+            extends: number.map(CallId::of_index),
+            chain: ChainHash::step(parent.as_ref(), tail, sampled),
+        })
+    }
+
     /// Notes what became of a prompt. `index` is the call's place in the journal.
     pub(crate) fn remember(&self, prompt: &Prompt, record: &CallRecord, index: u32) {
         let Some(sampled) = &record.sampled_ids else { return };
+        if let Some(fingerprint) = &record.meta.fingerprint {
+            lock(&self.chains).insert(index, fingerprint.chain);
+        }
         let mut memory = lock(&self.memory);
         match (prompt, &record.prompt_ids) {
             (Prompt::Ids(plan), _) => memory.remember(plan, &record.reply, sampled, index),

@@ -13,7 +13,7 @@ use polar_convo::{
     StreamEncoder,
 };
 use polar_engine::{EngineEnd, EngineError, EngineEvent, EngineStream};
-use polar_record::CallRecord;
+use polar_record::{CallFingerprint, CallRecord};
 use polar_types::ErrorClass;
 use std::convert::Infallible;
 use std::future::Future;
@@ -66,6 +66,10 @@ impl Answered {
     /// Where the call's prompt is to be left.
     pub(crate) fn prompt(&self) -> Arc<OnceLock<Prompt>> {
         Arc::clone(&self.prompt)
+    }
+
+    fn fingerprint(&self, record: &CallRecord) -> Option<CallFingerprint> {
+        self.session.prompts.as_ref()?.fingerprint(self.prompt.get()?, record)
     }
 
     /// `record` is the call's, at `index` in the journal.
@@ -226,7 +230,10 @@ impl Driver {
         // An aborted reply is told as an error, and nobody learns its id.
         let answered = self.answered.take().filter(|_| end.finish != FinishReason::Abort);
         let answered = answered.map(|answered| (answered, call.reply.clone()));
-        let record = call.into_record(&end);
+        let mut record = call.into_record(&end);
+        if let Some((answered, _)) = &answered {
+            record.meta.fingerprint = answered.fingerprint(&record);
+        }
         match self.session.append(&record) {
             Ok(index) => {
                 self.recorded = Some(index);

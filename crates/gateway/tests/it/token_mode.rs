@@ -2,11 +2,11 @@
 //! what was asked and sampled before it, whatever the dialect does to the history.
 
 use crate::{Rig, simulated_model, within};
-use polar_engine::EngineOptions;
+use polar_engine::{EngineOptions, TokenModeOptions};
 use polar_gateway::SessionHandle;
 use polar_record::RecordedSession;
 use polar_simulator::{Policy, SimulatorConfig, SimulatorHandle};
-use polar_trajectory::{Built, build, verify};
+use polar_trajectory::{Built, build, verify, verify_fingerprints};
 use polar_types::{ForkCause, HarnessRules, HistoryPolicy, SamplingPins, TrajectoryStrategy};
 use serde_json::{Value, json};
 
@@ -40,9 +40,13 @@ default:
 "#;
 
 async fn rig() -> (Rig, SimulatorHandle) {
+    rig_in(Some(simulated_model())).await
+}
+
+async fn rig_in(token_mode: Option<TokenModeOptions>) -> (Rig, SimulatorHandle) {
     let policy = Policy::from_yaml(POLICY).unwrap();
     let config = SimulatorConfig { policy, ..SimulatorConfig::default() };
-    let options = EngineOptions { token_mode: Some(simulated_model()), ..Default::default() };
+    let options = EngineOptions { token_mode, ..EngineOptions::default() };
     Rig::before_simulator(config, options).await
 }
 
@@ -115,6 +119,8 @@ impl<'a> Client<'a> {
 fn built(recorded: &RecordedSession) -> Built {
     let built = build(recorded, TrajectoryStrategy::PrefixMerging, None);
     assert_eq!(verify(&built.trajectory, recorded), Ok(()));
+    let hashes = verify_fingerprints(recorded).unwrap();
+    assert_eq!(hashes.checked as usize, recorded.calls().len());
     built
 }
 
@@ -181,23 +187,40 @@ async fn the_template_may_be_followed_and_its_forks_are_named() {
 
 #[tokio::test]
 async fn a_count_is_that_of_the_prompt_that_comes() {
-    let (rig, _simulator) = rig().await;
+    counts(Some(simulated_model())).await;
+    counts(None).await;
+}
+
+/// Behind a turn of whose reasoning the client keeps nothing.
+async fn counts(token_mode: Option<TokenModeOptions>) {
+    let (rig, _simulator) = rig_in(token_mode).await;
     let session = open(&rig, "s", HistoryPolicy::Sampled);
     let secret = session.secret();
-    let mut history = vec![json!({"role": "user", "content": "go on"})];
+    let mut history = vec![json!({"role": "user", "content": "list"})];
     for _ in 0..3 {
-        let body = json!({"model": "m", "max_tokens": 100, "messages": history});
+        let body = json!({"model": "m", "max_tokens": 100, "messages": history, "tools": [
+            {"name": "look", "description": "Looks.", "input_schema": {"type": "object"}},
+        ]});
         let post = |path| within("an answer", rig.post(path, secret, &body).send());
         let counted: Value = post("/v1/messages/count_tokens").await.unwrap().json().await.unwrap();
         let reply: Value = post("/v1/messages").await.unwrap().json().await.unwrap();
-        assert_eq!(counted["input_tokens"], reply["usage"]["input_tokens"]);
-        let said = reply["content"].as_array().unwrap();
-        let text = said.iter().find(|block| block["type"] == "text").unwrap();
-        history.push(json!({"role": "assistant", "content": [text]}));
-        history.push(json!({"role": "user", "content": "go on"}));
+        // Anthropic tells what was cached apart.
+        let used = ["input_tokens", "cache_read_input_tokens"]
+            .map(|name| reply["usage"][name].as_u64().unwrap());
+        assert_eq!(counted["input_tokens"], used.iter().sum::<u64>(), "{reply}");
+        let mut kept = reply["content"].as_array().unwrap().clone();
+        kept.retain(|block| block["type"] != "thinking");
+        let calls = kept.iter().filter(|block| block["type"] == "tool_use");
+        let mut results: Vec<Value> = calls
+            .map(|call| json!({"type": "tool_result", "tool_use_id": call["id"], "content": "x"}))
+            .collect();
+        results.push(json!({"type": "text", "text": "list"}));
+        history.push(json!({"role": "assistant", "content": kept}));
+        history.push(json!({"role": "user", "content": results}));
     }
     session.close().unwrap();
-    assert_eq!(goes_on(&rig.recorded("s")), [true, true]);
+    let is_token_mode = rig.recorded("s").calls()[0].meta.extra.contains_key("prompt");
+    assert!(!is_token_mode || goes_on(&rig.recorded("s")) == [true, true]);
 }
 
 #[tokio::test]

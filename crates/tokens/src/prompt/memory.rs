@@ -43,6 +43,7 @@ pub struct Plan {
     pub basis: Basis,
     key: PromptKey,
     base: Option<usize>,
+    shared: usize,
 }
 
 /// Where the beginning of a prompt comes from.
@@ -68,7 +69,17 @@ pub enum Basis {
 impl Plan {
     /// The prompt of a conversation that the engine has rendered itself.
     pub fn rendered_elsewhere(conversation: PromptKey, ids: Vec<u32>) -> Self {
-        Self { ids, basis: Basis::Rendered, key: conversation, base: None }
+        Self { ids, basis: Basis::Rendered, key: conversation, base: None, shared: 0 }
+    }
+
+    /// The call that the prompt goes on from, by its number in the journal, and the ids behind
+    /// that one's prompt and reply: all of them where there is none.
+    pub fn tail(&self) -> (Option<u32>, &[u32]) {
+        let number = match self.basis {
+            Basis::Call { number, .. } => Some(number),
+            Basis::Rendered | Basis::Rewritten { .. } => None,
+        };
+        (number, &self.ids[self.shared..])
     }
 }
 
@@ -84,34 +95,30 @@ impl PromptMemory {
         let key = chain.last();
         let whole = |basis| {
             let ids = renderer.prompt(conversation)?;
-            Ok(Plan { ids, basis, key, base: None })
+            Ok(Plan { ids, basis, key, base: None, shared: 0 })
         };
         let Some((known, from)) = self.longest(&chain) else { return whole(Basis::Rendered) };
         let number = self.calls[known].number;
         let mut ids = self.sequence(known);
+        let shared = ids.len();
         if policy == HistoryPolicy::Template {
             let Some(rest) = renderer.rest_of_template(conversation, &ids)? else {
                 return whole(Basis::Rewritten { number });
             };
             ids.extend(rest);
-            return Ok(Plan {
-                ids,
-                basis: Basis::Call { number, end: None },
-                key,
-                base: Some(known),
-            });
+            let basis = Basis::Call { number, end: None };
+            return Ok(Plan { ids, basis, key, base: Some(known), shared });
         }
         let tail = renderer.tail(conversation, from, ids.last().copied())?;
         ids.extend(tail.ids);
         let basis = Basis::Call { number, end: Some(tail.end) };
-        Ok(Plan { ids, basis, key, base: Some(known) })
+        Ok(Plan { ids, basis, key, base: Some(known), shared })
     }
 
     /// Notes the reply to a plan: the message that it becomes, and what was sampled. `number` is
     /// the call's in the journal.
     pub fn remember(&mut self, plan: &Plan, reply: &Value, sampled: &[u32], number: u32) {
-        let shared = plan.base.map_or(0, |base| self.calls[base].length);
-        let ids = [&plan.ids[shared..], sampled].concat();
+        let ids = [&plan.ids[plan.shared..], sampled].concat();
         if let Some(base) = plan.base {
             self.calls[base].is_continued = true;
         }
