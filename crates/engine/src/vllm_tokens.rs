@@ -106,14 +106,17 @@ pub(crate) async fn render(
     Ok(rendered.tokens)
 }
 
-/// Whether the server takes ids at the place that is made for it.
+/// Whether the server takes ids at the place that is made for it, and gives logprobs with them.
+/// Earlier versions have strings there in the place of ids.
 pub(crate) async fn generates(transport: &Transport, model: &str) -> bool {
     let body = json!({
         "model": model, "token_ids": [0], "sampling_params": {"max_tokens": 1, "logprobs": 0},
     });
     let Ok(reply) = transport.ask::<TokenReply>(GENERATE, &body).await else { return false };
-    let choice = reply.choices.first();
-    choice.and_then(|choice| choice.token_ids.as_ref()).is_some_and(|ids| ids.len() == 1)
+    let choice = reply.choices.into_iter().next().unwrap_or_default();
+    let (ids, logprobs) = (choice.token_ids.unwrap_or_default(), choice.logprobs);
+    let paired = logprobs.and_then(|logprobs| pair_exactly(&ids, &logprobs.content?));
+    paired.is_some_and(|paired| matches!(paired[..], [Some(_)]))
 }
 
 impl Vllm {

@@ -89,6 +89,16 @@ impl Place {
         self,
         answer: impl Fn(&Asked) -> Answer + Send + Sync + 'static,
     ) -> (FakeEngine, Arc<dyn Engine>) {
+        let disabled = json!({"error": {"message": "disabled"}}).to_string();
+        self.serve_beside(move |_| Answer::Json(403, disabled.clone()), answer).await
+    }
+
+    /// The same, beside a place at `/inference/v1/generate` that answers by `other`.
+    pub(crate) async fn serve_beside(
+        self,
+        other: impl Fn(&Asked) -> Answer + Send + Sync + 'static,
+        answer: impl Fn(&Asked) -> Answer + Send + Sync + 'static,
+    ) -> (FakeEngine, Arc<dyn Engine>) {
         let server = FakeEngine::start(move |asked| {
             let folder = self.folder();
             match asked.path.as_str() {
@@ -104,13 +114,11 @@ impl Place {
                 }
                 path if path == self.path() => {
                     match self == Self::VllmGenerate && is_probe(asked) {
-                        true => Answer::json(json!({"choices": [{"token_ids": [7]}]})),
+                        true => Answer::json(probed(json!({"token_id": 7, "logprob": -0.5}))),
                         false => answer(asked),
                     }
                 }
-                "/inference/v1/generate" => {
-                    Answer::Json(403, json!({"error": {"message": "disabled"}}).to_string())
-                }
+                "/inference/v1/generate" => other(asked),
                 _ => self.page(asked),
             }
         })
@@ -122,6 +130,11 @@ impl Place {
     pub(crate) async fn recorded_server(self) -> (FakeEngine, Arc<dyn Engine>) {
         self.serve(move |asked| self.recorded_answer(asked)).await
     }
+}
+
+/// The answer to it, with this logprob.
+pub(crate) fn probed(logprob: Value) -> Value {
+    json!({"choices": [{"token_ids": [7], "logprobs": {"content": [logprob]}}]})
 }
 
 /// The question whether ids are taken there at all.

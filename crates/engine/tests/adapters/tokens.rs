@@ -1,7 +1,7 @@
 //! Ids in and ids out, against the engines' recorded replies.
 
 use crate::fake_engine::{Answer, FakeEngine, Generation, collect, fixture};
-use crate::place::{ALL, Place};
+use crate::place::{ALL, Place, probed};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use polar_convo::{FinishReason, Sampling};
@@ -169,6 +169,22 @@ async fn what_generate_has_no_field_for_is_asked_of_completions() {
     let sent = server.last_at("/v1/completions");
     assert_eq!(sent.body["response_format"], json!({"type": "json_object"}));
     assert_eq!(sent.body["prompt"], json!(PROMPT));
+}
+
+#[tokio::test]
+async fn promise_3_a_place_whose_logprobs_name_no_ids_is_not_used() {
+    // As before it gave ids: a string in their place.
+    let older = probed(json!({"token": "token_id:7", "logprob": -0.5}));
+    let (server, engine) = Place::VllmCompletions
+        .serve_beside(
+            move |_| Answer::json(&older),
+            |asked| Place::VllmCompletions.recorded_answer(asked),
+        )
+        .await;
+    let reply = sample(&engine, request(false)).await.unwrap();
+    assert!(reply.logprobs.iter().all(Option::is_some));
+    assert_eq!(server.asked_at("/inference/v1/generate").len(), 1, "the probe alone");
+    assert_eq!(server.asked_at("/v1/completions").len(), 1);
 }
 
 #[tokio::test]
