@@ -80,9 +80,6 @@ fn vllm_message(message: &Value, format: ContentFormat) -> Value {
     let stripped = (role == "system").then(|| without_billing_header(content));
     prepared
         .insert("content".to_owned(), vllm_content(role, stripped.as_ref().or(content), format));
-    if let Some(name) = message.get("name").filter(|name| name.is_string()) {
-        prepared.insert("name".to_owned(), name.clone());
-    }
     match role {
         "assistant" => {
             if let Some(Value::Array(calls)) = message.get("tool_calls")
@@ -104,6 +101,9 @@ fn vllm_message(message: &Value, format: ContentFormat) -> Value {
             }
         }
         _ => {}
+    }
+    if let Some(name) = message.get("name").filter(|name| name.is_string()) {
+        prepared.insert("name".to_owned(), name.clone());
     }
     Value::Object(prepared)
 }
