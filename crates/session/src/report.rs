@@ -97,7 +97,9 @@ pub fn rebuild(
     let last_call = session.calls().last().and_then(call_failure);
     let built = polar_trajectory::build(&session, options, reward);
     // Checked by other code than that which built it, before anybody trains on it.
-    let violation = polar_trajectory::verify(&built.trajectory, &session).err();
+    let violation = polar_trajectory::verify(&built.trajectory, &session)
+        .and_then(|()| polar_trajectory::verify_fingerprints(&session).map(drop))
+        .err();
     Ok(Rebuilt {
         trajectory: built.trajectory,
         calls: built.calls,

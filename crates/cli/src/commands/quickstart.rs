@@ -11,7 +11,7 @@ use crate::{paths, task_file, token};
 use anyhow::{Context, Result, bail, ensure};
 use polar_engine::Engine;
 use polar_session::harness::{HarnessAdapter, Installer};
-use polar_simulator::{SimulatorConfig, SimulatorHandle};
+use polar_simulator::{SimulatorConfig, SimulatorHandle, write_model_files};
 use serde_json::{Value, json};
 use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -27,17 +27,22 @@ pub(crate) async fn quickstart(args: Quickstart) -> Result<()> {
         .collect::<Result<Vec<_>>>()?;
     interrupts.unless(install(&adapters)).await?;
 
+    let folder = interrupts.unless(RunFolder::create(NODE_ID)).await?;
+    let mut engine = args.engine.clone();
     let simulator = match args.engine.engine {
         Some(_) => None,
-        None => Some(start_simulator().await?),
+        None => {
+            let simulator = start_simulator().await?;
+            engine.engine = Some(simulator.url());
+            let model = folder.path().join("model");
+            write_model_files(&model).with_context(|| {
+                format!("write the simulated model's files to {}", model.display())
+            })?;
+            engine.model_files.get_or_insert(model);
+            Some(simulator)
+        }
     };
-    let mut engine = args.engine.clone();
-    if let Some(simulator) = &simulator {
-        engine.engine = Some(simulator.url());
-    }
     let engine = interrupts.unless(stack::connect_engine(&engine)).await?;
-
-    let folder = interrupts.unless(RunFolder::create(NODE_ID)).await?;
     let followed = demonstrate(&args, engine, folder.path(), &mut interrupts).await;
     let followed = folder.remove_after(followed).await?;
     if let Some(simulator) = simulator {
