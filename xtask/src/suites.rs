@@ -109,6 +109,12 @@ pub(crate) const ALL: &[Suite] = &[
         run: || every_harness(&["--parallel=2"]),
     },
     Suite {
+        name: "token-mode",
+        about: "every shipped agent CLI in every scenario, with prompts made of sampled ids",
+        default: false,
+        run: || every_harness(&["--token-mode", "--parallel=2"]),
+    },
+    Suite {
         name: "faults",
         about: "every shipped agent CLI with an engine that fails; most of it is waiting",
         default: false,
