@@ -192,7 +192,7 @@ impl ReplyParsing {
                 ParsedEvent::CallBegin { index, id, name } => {
                     self.calls += 1;
                     let index = index + self.engine_calls;
-                    let id = id.unwrap_or_else(|| format!("call_{}_{index}", self.request_id));
+                    let id = id.unwrap_or_else(|| self.family.call_id(&self.request_id, index));
                     out.push(ReplyEvent::ToolCall { index, id, name });
                 }
                 ParsedEvent::CallArguments { index, fragment } => {

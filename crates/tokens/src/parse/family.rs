@@ -12,6 +12,7 @@ use super::thinking::{THINK, THINK_BRACKETS, Thinking};
 use super::{PlainText, ReplyStart, TextParser, ToolSchemas};
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::str::FromStr;
 
 /// How a model writes tool calls.
@@ -254,6 +255,24 @@ impl ParserFamily {
             FAMILIES.iter().find(|(words, ..)| words.iter().all(|word| name.contains(word)));
         let (_, tools, reasoning) = *found?;
         Some(Self { tools, reasoning }).filter(|family| *family != Self::NOTHING)
+    }
+
+    /// An id for a call whose text has none, unique for the request and the call's place in its
+    /// reply. Mistral's templates take nine letters and digits and nothing else.
+    pub fn call_id(self, request: &str, index: u32) -> String {
+        const LENGTH: usize = 9;
+        if self.tools != ToolFormat::Mistral {
+            return format!("call_{request}_{index}");
+        }
+        let mut hasher = DefaultHasher::new();
+        (request, index).hash(&mut hasher);
+        let mut number = hasher.finish();
+        let digits = std::iter::repeat_with(|| {
+            let digit = char::from_digit((number % 36) as u32, 36);
+            number /= 36;
+            digit.unwrap_or('0')
+        });
+        digits.take(LENGTH).collect()
     }
 
     /// Everything is text.

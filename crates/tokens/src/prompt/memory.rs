@@ -109,7 +109,10 @@ impl PromptMemory {
             let basis = Basis::Call { number, end: None };
             return Ok(Plan { ids, basis, key, base: Some(known), shared });
         }
-        let tail = renderer.tail(conversation, from, ids.last().copied())?;
+        // A template may refuse the stand-in and take the conversation.
+        let Ok(tail) = renderer.tail(conversation, from, ids.last().copied()) else {
+            return whole(Basis::Rendered);
+        };
         ids.extend(tail.ids);
         let basis = Basis::Call { number, end: Some(tail.end) };
         Ok(Plan { ids, basis, key, base: Some(known), shared })

@@ -121,7 +121,8 @@ impl PromptRenderer {
         &self.stop_ids
     }
 
-    fn ends_a_turn(&self, id: u32) -> bool {
+    /// A template may end an earlier turn with a mark that does not stop the model.
+    fn may_end_a_turn(&self, id: u32) -> bool {
         self.stop_ids.contains(&id) || self.tokenizer.is_special(id)
     }
 

@@ -57,7 +57,7 @@ impl PromptRenderer {
         let ids = self.tokenizer().encode_behind(behind.mark, &behind.text)?;
         let end = match last {
             Some(last) if last == behind.mark => TurnEnd::Marked,
-            Some(last) if self.ends_a_turn(last) => TurnEnd::OtherMark,
+            Some(last) if self.stop_ids().contains(&last) => TurnEnd::OtherMark,
             _ => TurnEnd::Closed,
         };
         let takes_its_place = !behind.opens && end == TurnEnd::OtherMark;
@@ -110,7 +110,7 @@ impl PromptRenderer {
     /// The special token that a text begins with, and its length.
     fn special_at(&self, text: &str) -> Option<(u32, usize)> {
         let begins = self.tokenizer().added().filter(|(id, mark)| {
-            !mark.is_empty() && self.ends_a_turn(*id) && text.as_bytes().starts_with(mark)
+            !mark.is_empty() && self.may_end_a_turn(*id) && text.as_bytes().starts_with(mark)
         });
         begins.map(|(id, mark)| (id, mark.len())).max_by_key(|(_, length)| *length)
     }

@@ -70,3 +70,16 @@ fn without_tools_there_are_no_calls() {
         assert_eq!(events, [ParsedEvent::Text(text.to_owned())]);
     }
 }
+
+#[test]
+fn ids_of_calls_are_such_as_the_models_template_takes() {
+    let id =
+        |tools, request, index| ParserFamily { tools, reasoning: R::None }.call_id(request, index);
+    assert_eq!(id(T::Hermes, "polar-1", 2), "call_polar-1_2");
+    let ids = [("polar-1", 0), ("polar-1", 1), ("polar-2", 0)];
+    let ids = ids.map(|(request, index)| id(T::Mistral, request, index));
+    for id in &ids {
+        assert!(id.len() == 9 && id.bytes().all(|byte| byte.is_ascii_alphanumeric()), "{id}");
+    }
+    assert!(ids[0] != ids[1] && ids[0] != ids[2] && ids[1] != ids[2], "{ids:?}");
+}

@@ -90,6 +90,16 @@ pub(crate) const MISTRAL: Family = Family {
     },
 };
 
+/// A template that takes conversations of its own kind only.
+pub(crate) const STRICT: Family = Family {
+    name: "strict",
+    template: "{% for m in messages %}{% if m.role == 'user' and '?' not in m.content %}\
+        {{ raise_exception('only questions') }}{% endif %}<|start|>{{ m.role }}<|message|>{{ m.content }}<|end|>\
+        {% endfor %}{% if add_generation_prompt %}<|start|>assistant<|message|>{% endif %}",
+    stops: &["<|end|>"],
+    turn: |text, _| format!("{text}<|end|>"),
+};
+
 pub(crate) const FAMILIES: [&Family; 4] = [&CHATML, &GLM, &HARMONY, &MISTRAL];
 
 const MARKS: [&str; 18] = [

@@ -1,7 +1,7 @@
 //! Behind each kind of turn comes what the template puts there.
 
 use crate::families::{
-    CHATML, FAMILIES, Family, GLM, HARMONY, MISTRAL, Talk, result, tokenizer, turn,
+    CHATML, FAMILIES, Family, GLM, HARMONY, MISTRAL, STRICT, Talk, result, tokenizer, turn,
 };
 use polar_tokens::prompt::{Basis, Plan, PromptMemory, TurnEnd};
 use polar_types::HistoryPolicy;
@@ -124,6 +124,11 @@ fn a_turn_cut_off_gets_the_mark_of_its_template_and_an_other_mark_takes_its_plac
     let tail = "<|im_start|>user\nHm?<|im_end|>\n<|im_start|>assistant\n";
     assert_eq!(go_on(&CHATML, &so, user.clone()), (TurnEnd::Closed, format!("<|im_end|>\n{tail}")));
     assert_eq!(go_on(&CHATML, &[], user.clone()), (TurnEnd::Closed, format!("<|im_end|>\n{tail}")));
+    // Cut off behind a special token that ends nothing.
+    assert_eq!(
+        go_on(&CHATML, &with("<|im_start|>"), user.clone()),
+        (TurnEnd::Closed, format!("<|im_end|>\n{tail}"))
+    );
     assert_eq!(
         go_on(&CHATML, &with("<|im_end|>"), user.clone()),
         (TurnEnd::Marked, format!("\n{tail}"))
@@ -164,6 +169,22 @@ fn what_a_template_repeats_of_the_conversation_is_the_conversations_own() {
         behind(&session.plan(), &sequence),
         "[AVAILABLE_TOOLS]look [/AVAILABLE_TOOLS][INST]Sure?[/INST]"
     );
+}
+
+#[test]
+fn a_template_that_refuses_the_stand_in_is_rendered_whole() {
+    let mut session = Session::new(&STRICT, question());
+    session.answer(turn("Noon.", &[]), &STRICT.sampled("Noon.", &[]));
+    session.talk.say("user", "Sure?");
+    let plan = session.plan();
+    assert_eq!((plan.basis, plan.ids), (Basis::Rendered, session.whole()));
+    session.talk.say("user", "Go.");
+    let refused = session.memory.plan(
+        &STRICT.renderer(),
+        &session.talk.conversation(),
+        HistoryPolicy::Sampled,
+    );
+    assert!(refused.unwrap_err().to_string().contains("only questions"));
 }
 
 #[test]
