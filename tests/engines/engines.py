@@ -7,8 +7,9 @@
     engines.py run --raw-text vllm -- …        the same without the engines' own parsers
 
 `run` tells the command where they are: POLAR_TEST_LLAMA, POLAR_TEST_VLLM and
-POLAR_TEST_SGLANG hold their URLs; POLAR_TEST_RAW_TEXT is set with `--raw-text`. Everything is cached under `$POLAR_CACHE` or
-`~/.cache/polar`. Needs Python 3.11 on x86-64 Linux and nothing else.
+POLAR_TEST_SGLANG hold their URLs, POLAR_TEST_MODEL the folder of their model as Hugging Face
+lays it out; POLAR_TEST_RAW_TEXT is set with `--raw-text`. Everything is cached under
+`$POLAR_CACHE` or `~/.cache/polar`. Needs Python 3.11 on x86-64 Linux and nothing else.
 """
 
 import argparse
@@ -44,10 +45,15 @@ PARSERS = {
 def command(engine: str, port: int, raw_text: bool = False) -> tuple[list[str], dict[str, str]]:
     """The command line of an engine and what its environment needs."""
     folder = installs.install(engine)
-    model = tiny_model.make(installs.cache_folder() / "polar-tiny")
+    model = model_folder()
     address = ["--host", "127.0.0.1", "--port", str(port)]
     line, environment = {"llama": _llama, "vllm": _vllm, "sglang": _sglang}[engine](folder, model, address)
     return line + ([] if raw_text else PARSERS[engine]), environment
+
+
+def model_folder() -> Path:
+    """The model that every engine serves, in its own folder."""
+    return tiny_model.make(installs.cache_folder() / tiny_model.NAME)
 
 
 def _llama(folder: Path, model: Path, address: list[str]):
@@ -158,7 +164,7 @@ def stop(process: subprocess.Popen) -> None:
 def run(engines: list[str], line: list[str], raw_text: bool) -> int:
     """Runs a command while engines are up; gives its exit code."""
     with contextlib.ExitStack() as stack:
-        environment = dict(os.environ)
+        environment = {**os.environ, "POLAR_TEST_MODEL": str(model_folder())}
         if raw_text:
             environment["POLAR_TEST_RAW_TEXT"] = "1"
         for engine in engines:

@@ -4,8 +4,8 @@
 //! drop or trim reasoning. A prompt built from such a history is not the one in which the model
 //! goes on from what it sampled. So each assistant message of a request is looked up, by the ids
 //! of its calls, or by its text and what stands before it where it has none, and gets back what
-//! only its spelling has lost. Where several turns fit, it is the one in whose place it stands. What a harness has changed in meaning stays as the harness says
-//! it. Either way the request says what was done ([`HistoryReport`]), and the record with it.
+//! only its spelling has lost. Where several turns fit, it is the one in whose place it stands. What
+//! a harness has changed in meaning stays as the harness says it. Either way the request says what was done ([`HistoryReport`]), and the record with it.
 //!
 //! Pure; whoever serves the session owns it, and asks before and after each call. Every reply is
 //! kept once, so that memory grows with what is sampled and not with how often it is sent.
@@ -151,11 +151,11 @@ impl TurnMemory {
             }
         }
         if calls(&blocks).next().is_none() {
-            let text = Said::of(&blocks).text;
-            if text.trim().is_empty() {
+            let said = Said::of(&blocks);
+            if said.is_silent() && said.reasoning.is_empty() {
                 return;
             }
-            self.by_text.entry(print(text.trim())).or_default().push(turn);
+            self.by_text.entry(print(said.text.trim())).or_default().push(turn);
         }
         self.turns.push(Told { blocks, told_as, place: asked.place });
     }
@@ -198,7 +198,9 @@ impl TurnMemory {
             let likeness = |turn: usize| {
                 let told = Said::of(&self.turns[turn].blocks);
                 let says_it = !found.contains(&turn) && told.text.trim() == sent.text.trim();
-                says_it.then(|| told.may_have_thought(&sent))
+                // A turn that was cut while it thought: nothing but its place tells it.
+                let is_there = !sent.is_silent() || self.turns[turn].place.path == place.path;
+                (says_it && is_there).then(|| told.may_have_thought(&sent))
             };
             return Some((self.placed(turns, place, likeness)?, true));
         }
@@ -371,6 +373,10 @@ impl Said {
             }
         }
         said
+    }
+
+    fn is_silent(&self) -> bool {
+        self.text.trim().is_empty()
     }
 
     /// Dropped, trimmed, or left with its end, as OpenAI's JavaScript client does, which puts

@@ -205,6 +205,25 @@ fn promise_2_dropped_and_trimmed_parts_of_a_turn_come_back_as_sampled() {
     );
 }
 
+/// As of a reply that reached its limit while the model thought.
+#[test]
+fn promise_2_a_turn_of_nothing_but_reasoning_is_known_by_its_place() {
+    let mut session = Session::default();
+    session.turn(&[user("go")], vec![reasoning("I sho")]);
+    session.turn(&[user("go"), said(""), user("on")], vec![reasoning("\nI sho"), text("\n")]);
+    let (seen, report) = session.history(&[user("go"), said(""), user("on"), said(""), user("x")]);
+    assert_eq!(seen[1]["reasoning_content"], "I sho");
+    assert_eq!(seen[3]["reasoning_content"], "\nI sho");
+    assert_eq!(seen[3]["content"], "\n");
+    assert_eq!(report["restored"]["reasoning"], 2);
+    // Elsewhere an empty turn is the harness's own.
+    for elsewhere in [vec![user("so"), user("on"), said("")], vec![user("hi"), said("")]] {
+        let (seen, report) = session.history(&[elsewhere.clone(), vec![user("x")]].concat());
+        assert!(seen.iter().all(|message| message.get("reasoning_content").is_none()), "{seen:?}");
+        assert_eq!(report, json!({"restored": {}, "edited": {}}));
+    }
+}
+
 #[test]
 fn what_a_harness_says_itself_is_kept() {
     let mut session = Session::default();

@@ -12,7 +12,7 @@ use crate::sglang_tokens::schema_of;
 use crate::token_engine::{NOT_SENT, SampleRequest, TokenEngine};
 use crate::tokens::{Vocabulary, pair_by_id};
 use crate::vllm::settle_version;
-use crate::vllm_tokens::confirm_prompt;
+use crate::vllm_tokens::SentPrompt;
 use crate::{EngineEnd, EngineError, EngineEvent, EngineInfo, EngineStream};
 use async_trait::async_trait;
 use polar_convo::{Request, Usage};
@@ -224,7 +224,7 @@ impl ReplyReader for LlamaTokenReader {
         };
         let mut extra = std::mem::take(&mut self.extra);
         match extra.contains_key(CONTEXT_SHIFTED) {
-            false => confirm_prompt(&self.prompt, self.usage, &mut extra, out),
+            false => SentPrompt::new(&self.prompt).ended(self.usage, &mut extra, out),
             true => {
                 let reason = "the engine dropped tokens from its context while it sampled; start \
                               it without --context-shift";

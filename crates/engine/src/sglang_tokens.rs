@@ -11,7 +11,7 @@ use crate::sglang::Sglang;
 use crate::token_engine::{NOT_SENT, check_sequence};
 use crate::tokens::{Vocabulary, pair_exactly};
 use crate::vllm::settle_version;
-use crate::vllm_tokens::{confirm_prompt, render};
+use crate::vllm_tokens::{SentPrompt, render};
 use crate::{
     EngineArray, EngineEnd, EngineError, EngineEvent, EngineInfo, EngineStream, SampleRequest,
     TokenEngine, arrays,
@@ -25,7 +25,6 @@ use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
 
 const GENERATE: &str = "/generate";
 
@@ -227,7 +226,7 @@ struct FinishReason {
 /// Reads ids and logprobs, each once.
 struct SglangTokenReader {
     vocabulary: Vocabulary,
-    prompt: Arc<[u32]>,
+    prompt: SentPrompt,
     finish: Finish,
     usage: Usage,
     /// Ids given so far.
@@ -250,7 +249,7 @@ impl SglangTokenReader {
         }
         Self {
             vocabulary: Vocabulary(info.vocab_size),
-            prompt: Arc::clone(&request.prompt),
+            prompt: SentPrompt::new(&request.prompt),
             finish: Finish::default(),
             usage: Usage::default(),
             sampled: 0,
@@ -345,6 +344,7 @@ impl ReplyReader for SglangTokenReader {
             return Err(EngineError::malformed("ids of a reply were taken back"));
         };
         let ended = self.take_meta(&mut reply.meta_info, whole)?;
+        self.prompt.counted(self.usage.prompt_tokens, out);
         self.take_tokens(new, &logprobs, ended, out)
     }
 
@@ -375,7 +375,7 @@ impl ReplyReader for SglangTokenReader {
                 None => drop(extra.insert("routed_experts".to_owned(), text.into())),
             }
         }
-        confirm_prompt(&self.prompt, usage, &mut extra, out);
+        self.prompt.ended(usage, &mut extra, out);
         Ok(EngineEnd {
             finish: self.finish.normalise(false, false),
             engine_finish,

@@ -185,7 +185,9 @@ impl Vllm {
         body.insert("model".into(), self.info.model.as_str().into());
         body.insert("stream".into(), request.stream.into());
         if request.stream {
-            body.insert("stream_options".into(), json!({"include_usage": true}));
+            // With each piece, so that a reply that nobody waits for has a confirmed prompt too.
+            let options = json!({"include_usage": true, "continuous_usage_stats": true});
+            body.insert("stream_options".into(), options);
         }
         body
     }
@@ -262,7 +264,7 @@ struct ScoredChoice {
 /// Reads ids and logprobs of either place.
 struct VllmTokenReader {
     vocabulary: Vocabulary,
-    prompt: Arc<[u32]>,
+    prompt: SentPrompt,
     finish: Finish,
     usage: Option<WireUsage>,
     sampled: u64,
@@ -282,7 +284,7 @@ impl VllmTokenReader {
         }
         Self {
             vocabulary: Vocabulary(info.vocab_size),
-            prompt: Arc::clone(&request.prompt),
+            prompt: SentPrompt::new(&request.prompt),
             finish: Finish::default(),
             usage: None,
             sampled: 0,
@@ -299,7 +301,7 @@ impl VllmTokenReader {
         choice: TokenChoice,
         out: &mut VecDeque<EngineEvent>,
     ) -> Result<(), EngineError> {
-        if choice.prompt_token_ids.is_some_and(|prompt| *prompt != *self.prompt) {
+        if choice.prompt_token_ids.is_some_and(|prompt| *prompt != *self.prompt.ids) {
             return Err(EngineError::malformed(
                 "it sampled behind another prompt than it was given",
             ));
@@ -338,6 +340,9 @@ impl ReplyReader for VllmTokenReader {
             return Err(EngineError::from_stream(error.get().as_bytes()));
         }
         self.usage = reply.usage.or(self.usage);
+        if let Some(usage) = self.usage {
+            self.prompt.counted(Usage::from(usage).prompt_tokens, out);
+        }
         match reply.choices.into_iter().next() {
             Some(choice) => self.take_choice(choice, out),
             None => Ok(()),
@@ -356,11 +361,11 @@ impl ReplyReader for VllmTokenReader {
         if !self.kept_ids.is_empty() {
             arrays::of_kept_ids("sampling_mask", &self.kept_ids, &mut arrays);
         }
-        let given = self.prompt.len() as u64;
+        let given = self.prompt.ids.len() as u64;
         let counted =
             Usage { prompt_tokens: given, completion_tokens: self.sampled, ..Usage::default() };
         let usage = self.usage.map_or(counted, Usage::from);
-        confirm_prompt(&self.prompt, usage, &mut extra, out);
+        self.prompt.ended(usage, &mut extra, out);
         Ok(EngineEnd {
             finish: self.finish.normalise(false, false),
             engine_finish,
@@ -373,18 +378,37 @@ impl ReplyReader for VllmTokenReader {
     }
 }
 
-/// The prompt was what was sent if the engine counts as many tokens in it.
-pub(crate) fn confirm_prompt(
-    prompt: &[u32],
-    usage: Usage,
-    extra: &mut Map<String, Value>,
-    out: &mut VecDeque<EngineEvent>,
-) {
-    let (sent, counted) = (prompt.len() as u64, usage.prompt_tokens);
-    if sent == counted {
-        out.push_back(EngineEvent::PromptIds(prompt.to_vec()));
-    } else {
-        let reason = format!("{sent} ids were sent, the engine had {counted}");
-        extra.insert("prompt_ids_missing".into(), reason.into());
+/// A prompt that was what was sent if the engine counts as many tokens in it.
+pub(crate) struct SentPrompt {
+    ids: Arc<[u32]>,
+    is_confirmed: bool,
+}
+
+impl SentPrompt {
+    pub(crate) fn new(ids: &Arc<[u32]>) -> Self {
+        Self { ids: Arc::clone(ids), is_confirmed: false }
+    }
+
+    /// Takes a count that came with a piece of the reply.
+    pub(crate) fn counted(&mut self, tokens: u64, out: &mut VecDeque<EngineEvent>) {
+        if !self.is_confirmed && self.ids.len() as u64 == tokens {
+            self.is_confirmed = true;
+            out.push_back(EngineEvent::PromptIds(self.ids.to_vec()));
+        }
+    }
+
+    /// Takes the last count.
+    pub(crate) fn ended(
+        &mut self,
+        usage: Usage,
+        extra: &mut Map<String, Value>,
+        out: &mut VecDeque<EngineEvent>,
+    ) {
+        self.counted(usage.prompt_tokens, out);
+        if !self.is_confirmed {
+            let (sent, counted) = (self.ids.len(), usage.prompt_tokens);
+            let reason = format!("{sent} ids were sent, the engine had {counted}");
+            extra.insert("prompt_ids_missing".into(), reason.into());
+        }
     }
 }

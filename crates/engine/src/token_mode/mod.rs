@@ -80,14 +80,22 @@ impl TokenMode {
             ),
             parsing: ReplyParsing::new(self.family, start, &request, &request_id),
         };
+        let mut rest = request.rest;
+        // The prompt is made with them.
+        for name in ["chat_template_kwargs", "reasoning_effort"] {
+            rest.remove(name);
+        }
+        // Engines end a reply at ids that they are told, even where they ignore their own.
+        let goes_on = rest.get("ignore_eos").is_some_and(|ignored| ignored == true);
+        let stop_token_ids = if goes_on { Vec::new() } else { self.prompts.stop_ids().to_vec() };
         let sampling = SampleRequest {
             prompt,
             sampling: request.sampling,
-            stop_token_ids: self.prompts.stop_ids().to_vec(),
+            stop_token_ids,
             request_id,
             session,
             stream: request.stream,
-            rest: request.rest,
+            rest,
         };
         let events = engine.sample(sampling).await?;
         Ok(Box::pin(events.flat_map(move |event| stream::iter(reply.take(event)))))

@@ -268,7 +268,7 @@ fn renderer(kind: EngineKind, files: ModelFiles) -> Result<PromptRenderer, Token
     let preparation = match kind {
         EngineKind::Vllm => Preparation::Vllm,
         EngineKind::Sglang => Preparation::Sglang,
-        EngineKind::LlamaCpp => Preparation::Transformers,
+        EngineKind::LlamaCpp => Preparation::LlamaCpp,
     };
     Ok(PromptRenderer::new(template, Arc::new(tokenizer), preparation, files.stop_token_ids))
 }

@@ -4,8 +4,9 @@ use crate::fake_engine::{Answer, FakeEngine, Generation, collect, fixture};
 use crate::place::{ALL, Place, probed};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use futures_util::StreamExt;
 use polar_convo::{FinishReason, Sampling};
-use polar_engine::{Engine, EngineError, NOT_SENT, SampleRequest};
+use polar_engine::{Engine, EngineError, EngineEvent, NOT_SENT, SampleRequest};
 use polar_types::ErrorClass;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
@@ -348,6 +349,38 @@ async fn dropping_a_sampling_closes_its_connection() {
         let stream = engine.tokens().unwrap().sample(request(true)).await.unwrap();
         drop(stream);
         assert_eq!(server.client_left().await, place.path());
+    }
+}
+
+/// Or else nothing could be kept of a reply that nobody waits for to its end.
+#[tokio::test]
+async fn promise_3_a_prompt_is_confirmed_with_the_first_piece_that_counts_it() {
+    for place in ALL.into_iter().filter(|place| place.streams()) {
+        let (server, engine) = place
+            .serve(move |_| {
+                let whole = fixture(&format!("{}.sse", place.recorded()));
+                let (first, _) = whole.split_once("\n\n").unwrap();
+                let mut piece: Value =
+                    serde_json::from_str(first.strip_prefix("data: ").unwrap()).unwrap();
+                if place != Place::Sglang {
+                    piece["usage"] = json!({"prompt_tokens": PROMPT.len(), "completion_tokens": 1});
+                }
+                Answer::Hang(format!("data: {piece}\n\n"))
+            })
+            .await;
+        let mut stream = engine.tokens().unwrap().sample(request(true)).await.unwrap();
+        let EngineEvent::PromptIds(prompt) = stream.next().await.unwrap().unwrap() else {
+            panic!("{place:?}")
+        };
+        assert_eq!(prompt, PROMPT);
+        let EngineEvent::Chunk { ids, .. } = stream.next().await.unwrap().unwrap() else {
+            panic!("{place:?}")
+        };
+        assert_eq!(ids, REPLY[..ids.len()]);
+        if place != Place::Sglang {
+            let asked = server.last_at(place.path());
+            assert_eq!(asked.body["stream_options"]["continuous_usage_stats"], true);
+        }
     }
 }
 

@@ -1,4 +1,5 @@
-//! A harness: holds a conversation in its dialect and gives replies back word for word.
+//! A harness: holds a conversation in its dialect and gives replies back, word for word unless it is
+//! told to be careless.
 
 use polar_convo::Dialect;
 use polar_wire::sse::SseParser;
@@ -11,6 +12,12 @@ pub(crate) struct Harness {
     dialect: Dialect,
     stream: bool,
     messages: Vec<Value>,
+    /// Tokens that a reply may have.
+    pub(crate) limit: u64,
+    /// Goes with every request.
+    pub(crate) rest: Map<String, Value>,
+    /// Drops reasoning where the dialect lets it, trims text, and writes arguments anew.
+    pub(crate) is_careless: bool,
 }
 
 impl Harness {
@@ -22,7 +29,15 @@ impl Harness {
             dialect,
             stream,
             messages: Vec::new(),
+            limit: 64,
+            rest: Map::new(),
+            is_careless: false,
         }
+    }
+
+    /// Whether the last reply waits for results.
+    pub(crate) fn has_calls(&self) -> bool {
+        self.messages.last().is_some_and(|message| !call_ids(message).is_empty())
     }
 
     /// Says something, or answers the tool calls of the last reply; false when the engine
@@ -40,7 +55,7 @@ impl Harness {
             return false;
         }
         assert!(status.is_success(), "{status}: {}", String::from_utf8_lossy(&bytes));
-        let reply = match (self.dialect, self.stream) {
+        let mut reply = match (self.dialect, self.stream) {
             (Dialect::Chat, false) => whole(&bytes)["choices"][0]["message"].clone(),
             (Dialect::Chat, true) => chat_of_stream(&bytes),
             (Dialect::Messages, false) => {
@@ -52,12 +67,36 @@ impl Harness {
             (Dialect::Google, false) => whole(&bytes)["candidates"][0]["content"].clone(),
             (Dialect::Google, true) => content_of_stream(&bytes),
         };
+        if self.is_careless {
+            spell_anew(&mut reply);
+        }
         match reply {
             // The items of a reply.
             Value::Array(items) => self.messages.extend(items),
             message => self.messages.push(message),
         }
         true
+    }
+
+    /// Asks for a reply that goes on for long, and hangs up once it has begun.
+    pub(crate) async fn hang_up(&mut self, text: &str) {
+        self.say(text);
+        let request = self.http.post(format!("{}{}", self.base, self.path()));
+        let sent = request.bearer_auth(&self.secret).json(&self.body()).send();
+        let mut answer = sent.await.unwrap();
+        let mut told = String::new();
+        while told.matches("data: ").count() < 5 {
+            told += &String::from_utf8_lossy(&answer.chunk().await.unwrap().unwrap());
+        }
+    }
+
+    /// llama.cpp refuses to give a reply that its parser cannot read: then asks differently.
+    pub(crate) async fn insist(&mut self, said: &str) {
+        let mut asked = said.to_owned();
+        while !self.turn(&asked).await {
+            asked.push('!');
+            assert!(asked.len() < said.len() + 10, "the engine fails again and again");
+        }
     }
 
     fn path(&self) -> &'static str {
@@ -90,7 +129,7 @@ impl Harness {
             Dialect::Google => {
                 return json!({
                     "contents": self.messages,
-                    "generationConfig": {"maxOutputTokens": 64},
+                    "generationConfig": {"maxOutputTokens": self.limit},
                     "tools": [{"functionDeclarations": [{
                         "name": name, "description": description, "parametersJsonSchema": schema,
                     }]}],
@@ -101,13 +140,15 @@ impl Harness {
             Dialect::Chat | Dialect::Messages => ("max_tokens", "messages"),
             Dialect::Responses | Dialect::Google => ("max_output_tokens", "input"),
         };
-        json!({
+        let mut body = json!({
             "model": "any",
-            limit: 64,
+            limit: self.limit,
             "stream": self.stream,
             conversation: self.messages,
             "tools": [tool],
-        })
+        });
+        body.as_object_mut().unwrap().extend(self.rest.clone());
+        body
     }
 
     fn say(&mut self, text: &str) {
@@ -139,6 +180,28 @@ impl Harness {
                     .collect();
                 self.messages.push(json!({"role": "user", "content": results}));
             }
+        }
+    }
+}
+
+/// A turn as many harnesses keep it. Messages ask for thoughts to be given back; Chat has no field
+/// for them.
+fn spell_anew(turn: &mut Value) {
+    let message = turn.as_object_mut().unwrap();
+    message.retain(|name, _| !name.starts_with("reasoning"));
+    match &mut message["content"] {
+        Value::String(text) => *text = text.trim().to_owned(),
+        Value::Array(blocks) => {
+            for text in blocks.iter_mut().filter_map(|block| block.get_mut("text")) {
+                *text = text.as_str().unwrap().trim().into();
+            }
+        }
+        _ => {}
+    }
+    for call in message.get_mut("tool_calls").and_then(Value::as_array_mut).into_iter().flatten() {
+        let arguments = &mut call["function"]["arguments"];
+        if let Ok(parsed) = serde_json::from_str::<Value>(arguments.as_str().unwrap()) {
+            *arguments = parsed.to_string().into();
         }
     }
 }

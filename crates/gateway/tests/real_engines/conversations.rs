@@ -14,7 +14,6 @@ use polar_gateway::{Gateway, GatewayConfig, SessionOptions};
 use polar_record::{CallRecord, RecordedSession, SessionHeader};
 use polar_types::{HistoryPolicy, SamplingPins, Trace, TrajectoryStrategy};
 use serde_json::Value;
-use std::path::Path;
 use tokio_util::sync::CancellationToken;
 
 const CONVERSATIONS: u32 = 4;
@@ -70,6 +69,22 @@ async fn converse(
     stream: bool,
     pins: &SamplingPins,
 ) -> RecordedSession {
+    let session = through_gateway(under, pins, async |base, secret| {
+        let mut harness = Harness::new(base, secret, dialect, stream);
+        for said in SAID {
+            harness.insist(said).await;
+        }
+    });
+    without_failed_calls(session.await)
+}
+
+/// A session before a gateway of its own, whose address and secret are given to the harness;
+/// what was recorded of it.
+pub(crate) async fn through_gateway(
+    under: &EngineUnderTest,
+    pins: &SamplingPins,
+    harness: impl AsyncFnOnce(&str, &str),
+) -> RecordedSession {
     let folder = tempfile::tempdir().unwrap();
     let journal = folder.path().join("journal");
     let gateway = Gateway::new(GatewayConfig::default(), under.engine.clone());
@@ -85,24 +100,16 @@ async fn converse(
             history: HistoryPolicy::Sampled,
         })
         .unwrap();
-    let mut harness = Harness::new(&base, session.secret(), dialect, stream);
-    for said in SAID {
-        // llama.cpp refuses to give a reply that its parser cannot read: ask differently.
-        let mut asked = said.to_owned();
-        while !harness.turn(&asked).await {
-            asked.push('!');
-            assert!(asked.len() < said.len() + 10, "the engine fails again and again");
-        }
-    }
+    harness(&base, session.secret()).await;
     session.close().unwrap();
     shutdown.cancel();
-    without_failed_calls(&journal)
+    let session = RecordedSession::read(&journal).unwrap();
+    assert!(session.sealed && session.damage.is_none());
+    session
 }
 
 /// Calls the engine failed have a record too; there is nothing in them to compare.
-fn without_failed_calls(journal: &Path) -> RecordedSession {
-    let session = RecordedSession::read(journal).unwrap();
-    assert!(session.sealed && session.damage.is_none());
+pub(crate) fn without_failed_calls(session: RecordedSession) -> RecordedSession {
     let calls: Vec<(CallRecord, Option<bool>)> = session
         .calls()
         .iter()
@@ -172,14 +179,14 @@ async fn compare_with_scores(
 }
 
 /// Recorded logprobs and scores of the positions that are trained.
-fn trained(trace: &Trace, scores: &[Option<f32>]) -> (Vec<f32>, Vec<f32>) {
+pub(crate) fn trained(trace: &Trace, scores: &[Option<f32>]) -> (Vec<f32>, Vec<f32>) {
     let positions = trace.loss_mask.iter().zip(&trace.response_logprobs).zip(scores);
     let kept = positions.filter(|((mask, _), _)| **mask == 1);
     kept.map(|((_, recorded), score)| (recorded.unwrap(), score.unwrap())).unzip()
 }
 
 /// The sequence with another token in the middle of its context.
-fn one_id_changed(ids: &[u32]) -> Vec<u32> {
+pub(crate) fn one_id_changed(ids: &[u32]) -> Vec<u32> {
     let mut changed = ids.to_vec();
     changed[4] ^= 1;
     changed

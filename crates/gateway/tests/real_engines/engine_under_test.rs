@@ -1,9 +1,11 @@
 //! The engine that the caller started, connected like a user would connect it.
 
 use polar_engine::{
-    Engine, EngineKind, EngineOptions, Outcome, ParserChoice, ParserOptions, ProbeReport,
+    Engine, EngineKind, EngineOptions, ModelFiles, Outcome, ParserChoice, ParserOptions,
+    ProbeError, ProbeReport, TokenModeOptions,
 };
 use serde_json::Value;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 pub(crate) struct EngineUnderTest {
@@ -18,14 +20,32 @@ pub(crate) struct EngineUnderTest {
 
 impl EngineUnderTest {
     pub(crate) async fn connect(kind: EngineKind) -> Self {
-        let variable = match kind {
+        Self::told(Self::try_connect(kind, None).await)
+    }
+
+    /// With the files that its model was made with.
+    pub(crate) async fn in_token_mode(kind: EngineKind) -> Self {
+        let files = ModelFiles::read(model_folder()).unwrap();
+        Self::told(Self::try_connect(kind, Some(files)).await)
+    }
+
+    fn told(connected: Result<Self, ProbeError>) -> Self {
+        match connected {
+            Ok(connected) => connected,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// In token mode where there are files.
+    pub(crate) async fn try_connect(
+        kind: EngineKind,
+        files: Option<ModelFiles>,
+    ) -> Result<Self, ProbeError> {
+        let url = variable(match kind {
             EngineKind::LlamaCpp => "POLAR_TEST_LLAMA",
             EngineKind::Vllm => "POLAR_TEST_VLLM",
             EngineKind::Sglang => "POLAR_TEST_SGLANG",
-        };
-        let Ok(url) = std::env::var(variable) else {
-            panic!("{variable} is not set: run this test through tests/engines/engines.py")
-        };
+        });
         let gives_raw_text = std::env::var("POLAR_TEST_RAW_TEXT").is_ok();
         let parsers = match gives_raw_text {
             true => ParserOptions {
@@ -34,13 +54,11 @@ impl EngineUnderTest {
             },
             false => ParserOptions::default(),
         };
-        let options = EngineOptions { parsers, ..EngineOptions::default() };
-        let (engine, report) = match polar_engine::probe(&url, options).await {
-            Ok(connected) => connected,
-            Err(error) => panic!("{error}"),
-        };
+        let token_mode = files.map(|files| TokenModeOptions { files: Some(files) });
+        let options = EngineOptions { parsers, token_mode, ..EngineOptions::default() };
+        let (engine, report) = polar_engine::probe(&url, options).await?;
         let http = reqwest::Client::builder().no_proxy().build().unwrap();
-        Self { kind, url, engine, report, gives_raw_text, http }
+        Ok(Self { kind, url, engine, report, gives_raw_text, http })
     }
 
     pub(crate) async fn get(&self, path: &str) -> String {
@@ -55,6 +73,18 @@ impl EngineUnderTest {
         let (status, text) = (answer.status(), answer.text().await.unwrap());
         assert!(status.is_success(), "{path}: {status} {text}");
         serde_json::from_str(&text).unwrap_or_default()
+    }
+}
+
+/// The folder of the model that every engine serves.
+pub(crate) fn model_folder() -> PathBuf {
+    variable("POLAR_TEST_MODEL").into()
+}
+
+fn variable(name: &str) -> String {
+    match std::env::var(name) {
+        Ok(value) => value,
+        Err(_) => panic!("{name} is not set: run this test through tests/engines/engines.py"),
     }
 }
 

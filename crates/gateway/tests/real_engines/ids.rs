@@ -73,7 +73,7 @@ fn chat(said: &[(Role, &str)]) -> Request {
 }
 
 impl EngineUnderTest {
-    fn tokens(&self) -> &dyn TokenEngine {
+    pub(crate) fn tokens(&self) -> &dyn TokenEngine {
         self.engine.tokens().unwrap()
     }
 
@@ -92,7 +92,7 @@ impl EngineUnderTest {
     }
 
     /// Scores of a sequence from a place on, which llama.cpp gives only token by token.
-    async fn scores(&self, ids: &[u32], from: usize) -> Vec<Option<f32>> {
+    pub(crate) async fn scores(&self, ids: &[u32], from: usize) -> Vec<Option<f32>> {
         match self.kind {
             EngineKind::LlamaCpp => self.score(ids, from).await,
             _ => self.tokens().score(ids, from).await.unwrap().split_off(from),
@@ -199,7 +199,7 @@ pub(crate) async fn history_is_what_was_sampled(kind: EngineKind) {
 }
 
 /// Where both are told.
-fn compare(one: &[Option<f32>], other: &[Option<f32>], spread: &mut Spread) {
+pub(crate) fn compare(one: &[Option<f32>], other: &[Option<f32>], spread: &mut Spread) {
     assert_eq!(one.len(), other.len());
     let both =
         one.iter().zip(other).filter_map(|(one, other)| Some((one.as_ref()?, other.as_ref()?)));

@@ -12,6 +12,7 @@ mod direct;
 mod engine_under_test;
 mod faults;
 mod ids;
+mod token_mode;
 
 use polar_convo::Dialect;
 use polar_engine::EngineKind;
@@ -121,6 +122,31 @@ macro_rules! engine_tests {
             async fn the_engines_rendering_is_what_chat_is_sampled_behind() {
                 ids::renders_what_chat_is_sampled_behind($kind).await;
             }
+
+            #[tokio::test]
+            async fn promise_3_token_mode_starts_with_the_models_own_files() {
+                token_mode::starts_with_the_models_own_files($kind).await;
+            }
+
+            #[tokio::test]
+            async fn promise_3_token_mode_refuses_another_template() {
+                token_mode::refuses_another_template($kind).await;
+            }
+
+            #[tokio::test]
+            async fn promise_2_a_chat_conversation_in_token_mode_is_one_trace() {
+                token_mode::a_conversation_is_one_trace($kind, Dialect::Chat).await;
+            }
+
+            #[tokio::test]
+            async fn promise_2_a_messages_conversation_in_token_mode_is_one_trace() {
+                token_mode::a_conversation_is_one_trace($kind, Dialect::Messages).await;
+            }
+
+            #[tokio::test]
+            async fn promise_2_stripped_reasoning_forks_only_in_chat_mode() {
+                token_mode::stripped_reasoning_forks_only_in_chat_mode($kind).await;
+            }
         }
     };
 }
@@ -132,6 +158,16 @@ engine_tests!(sglang, EngineKind::Sglang);
 #[tokio::test]
 async fn vllm_tells_which_weights_sampled_and_what_was_aborted() {
     faults::weight_versions_and_aborts().await;
+}
+
+#[tokio::test]
+async fn vllm_keeps_what_was_sampled_before_a_harness_hangs_up() {
+    token_mode::hanging_up_keeps_what_was_sampled(EngineKind::Vllm).await;
+}
+
+#[tokio::test]
+async fn sglang_keeps_what_was_sampled_before_a_harness_hangs_up() {
+    token_mode::hanging_up_keeps_what_was_sampled(EngineKind::Sglang).await;
 }
 
 #[tokio::test]

@@ -17,6 +17,9 @@ pub enum Preparation {
     /// SGLang: the same in its own order of keys; texts of one content have blanks between them,
     /// and every tool has a `defer_loading`.
     Sglang,
+    /// llama.cpp: as vLLM, but what is absent of a tool is empty, and numbers with a fraction or an
+    /// exponent keep six digits.
+    LlamaCpp,
 }
 
 impl Preparation {
@@ -42,6 +45,7 @@ impl Preparation {
             Self::Sglang => {
                 messages.iter().map(|message| sglang_message(message, format)).collect()
             }
+            Self::LlamaCpp => messages.iter().map(llama_message).collect(),
         }
     }
 
@@ -51,6 +55,7 @@ impl Preparation {
             Self::Transformers => tools.to_vec(),
             Self::Vllm => tools.iter().map(vllm_tool).collect(),
             Self::Sglang => tools.iter().map(sglang_tool).collect(),
+            Self::LlamaCpp => tools.iter().map(llama_tool).collect(),
         }
     }
 }
@@ -291,6 +296,78 @@ fn sglang_tool(tool: &Value) -> Value {
     json!({"type": kind, "function": function, "defer_loading": deferred})
 }
 
+fn llama_message(message: &Value) -> Value {
+    let role = match role(message) {
+        "developer" => "system",
+        other => other,
+    };
+    let mut prepared = Map::new();
+    prepared.insert("role".to_owned(), role.into());
+    let content = content_text(message.get("content")).unwrap_or_default();
+    prepared.insert("content".to_owned(), content.into());
+    if let Some(Value::Array(calls)) = message.get("tool_calls")
+        && !calls.is_empty()
+    {
+        let calls = calls.iter().map(|call| {
+            let function = &call["function"];
+            let arguments = match &function["arguments"] {
+                Value::String(text) => {
+                    serde_json::from_str(text).unwrap_or_else(|_| text.as_str().into())
+                }
+                other => other.clone(),
+            };
+            let arguments = in_six_digits(&arguments);
+            let function = json!({"name": function["name"], "arguments": arguments});
+            json!({"type": "function", "function": function, "id": call["id"]})
+        });
+        prepared.insert("tool_calls".to_owned(), calls.collect());
+    }
+    for key in ["reasoning_content", "name", "tool_call_id"] {
+        given(message, key).map(|value| prepared.insert(key.to_owned(), value));
+    }
+    Value::Object(prepared)
+}
+
+fn llama_tool(tool: &Value) -> Value {
+    let field = |key: &str, absent: Value| given(&tool["function"], key).unwrap_or(absent);
+    json!({"type": "function", "function": {
+        "name": field("name", "".into()),
+        "description": field("description", "".into()),
+        "parameters": in_six_digits(&field("parameters", json!({}))),
+    }})
+}
+
+/// Numbers as llama.cpp has them once its template writes them: floats as C's `%g`, integers in 64
+/// bits with a sign. Floats from a million on to 1e16, which it writes with an exponent, are left to
+/// the template's own spelling.
+fn in_six_digits(value: &Value) -> Value {
+    /// Above, a float's integer is written with an exponent.
+    const INTEGERS: f64 = 1e6;
+    match value {
+        Value::Array(items) => items.iter().map(in_six_digits).collect(),
+        Value::Object(fields) => {
+            fields.iter().map(|(key, value)| (key.clone(), in_six_digits(value))).collect()
+        }
+        Value::Number(number) if number.is_f64() => {
+            let rounded = number.as_f64().and_then(|float| format!("{float:.5e}").parse().ok());
+            match rounded {
+                Some(rounded) if f64::fract(rounded) == 0.0 && rounded.abs() < INTEGERS => {
+                    format!("{rounded:.0}")
+                        .parse::<i64>()
+                        .map_or_else(|_| value.clone(), Value::from)
+                }
+                Some(rounded) => rounded.into(),
+                None => value.clone(),
+            }
+        }
+        Value::Number(number) => match number.as_u64() {
+            Some(large) => large.cast_signed().into(),
+            None => value.clone(),
+        },
+        other => other.clone(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -363,5 +440,32 @@ mod tests {
             tool.to_string(),
             r#"{"type":"function","function":{"parameters":{},"name":"f","description":null},"defer_loading":null}"#
         );
+    }
+
+    /// As b10434's `/apply-template` was seen to do it.
+    #[test]
+    fn llama_cpp_fills_up_tools_and_shortens_numbers() {
+        let arguments = r#"{"z": [1.0, 1e16, 1.5e-7, 123456789012345678901234567890, 0.1, 1e5, 123456.7, 3.0000000000000004, 18446744073709551615], "a": 1}"#;
+        let message = json!({"role": "assistant", "content": null, "tool_calls": [
+            {"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}},
+        ]});
+        let prepared = prepared(Preparation::LlamaCpp, ContentFormat::Text, message);
+        let written =
+            crate::python_json::dumps(&prepared["tool_calls"][0]["function"]["arguments"]);
+        assert_eq!(
+            written.unwrap(),
+            r#"{"z": [1, 1e+16, 1.5e-07, 1.23457e+29, 0.1, 100000, 123457, 3, -1], "a": 1}"#
+        );
+        assert_eq!(prepared["content"], "");
+        let tool =
+            json!({"function": {"strict": true, "name": "f"}, "cache": 1, "type": "function"});
+        let tool = Preparation::LlamaCpp.tools(&[tool]).remove(0);
+        assert_eq!(
+            tool.to_string(),
+            r#"{"type":"function","function":{"name":"f","description":"","parameters":{}}}"#
+        );
+        let parts = json!({"role": "developer", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]});
+        let said = json!({"role": "system", "content": "a\nb"});
+        assert_eq!(llama_message(&parts), said);
     }
 }
