@@ -5,9 +5,14 @@
 //! text and tool calls, in the format the model's family was trained on. Everything here is pure:
 //! no IO, no clock, no knowledge of who samples or who asks.
 
+#[cfg(feature = "prompts")]
 pub mod detokenizer;
 pub mod parse;
+#[cfg(feature = "prompts")]
 pub mod prompt;
+#[cfg(feature = "prompts")]
 pub mod python_json;
+#[cfg(feature = "prompts")]
 pub mod template;
+#[cfg(feature = "prompts")]
 pub mod tokenizer;
