@@ -20,8 +20,8 @@ import conversations
 import sources
 
 SPECIALS = {
-    "bos_token": "<|begin|>",
-    "eos_token": "<|end|>",
+    "bos_token": "<|text:begin|>",
+    "eos_token": "<|text:end|>",
     "unk_token": "<|unknown|>",
     "pad_token": "<|pad|>",
 }

@@ -25,6 +25,8 @@ struct KnownCall {
     ids: Vec<u32>,
     /// Ids of prompt and reply together.
     length: usize,
+    /// The last sampled one.
+    last: Option<u32>,
     /// Number of the call in its session's journal.
     number: u32,
     is_continued: bool,
@@ -109,8 +111,8 @@ impl PromptMemory {
             let basis = Basis::Call { number, end: None };
             return Ok(Plan { ids, basis, key, base: Some(known), shared });
         }
-        // A template may refuse the stand-in and take the conversation.
-        let Ok(tail) = renderer.tail(conversation, from, ids.last().copied()) else {
+        // A template may refuse every stand-in and take the conversation.
+        let Ok(tail) = renderer.tail(conversation, from, self.calls[known].last) else {
             return whole(Basis::Rendered);
         };
         ids.extend(tail.ids);
@@ -127,7 +129,9 @@ impl PromptMemory {
         }
         let call = self.calls.len();
         let length = plan.ids.len() + sampled.len();
-        self.calls.push(KnownCall { base: plan.base, ids, length, number, is_continued: false });
+        let last = sampled.last().copied();
+        let base = plan.base;
+        self.calls.push(KnownCall { base, ids, length, last, number, is_continued: false });
         self.by_conversation.entry(plan.key.behind(reply)).or_default().push(call);
     }
 

