@@ -58,7 +58,7 @@ class Deployment:
         for process in reversed(self._processes):
             process.stop()
 
-    def open_session(self, history: str = "restored", **sampling: Any) -> Session:
+    def open_session(self, history: str = "sampled", **sampling: Any) -> Session:
         """A session as a harness gets one. ``sampling`` pins parameters."""
         body = {"sampling": sampling, "history": history}
         answer = self._control.post("/sessions", json=body)
