@@ -75,7 +75,7 @@ fn turns_are_looked_up(mut request: Request) {
     let mut memory = TurnMemory::default();
     memory.remember(Asked::of(&request), &reply());
     let messages = request.messages.len();
-    for policy in [HistoryPolicy::AsSent, HistoryPolicy::Restored] {
+    for policy in [HistoryPolicy::AsSent, HistoryPolicy::Sampled] {
         memory.restore(&mut request, policy);
         assert_eq!(request.messages.len(), messages);
     }
