@@ -1,8 +1,8 @@
 //! What the prompt of one more turn costs in token mode, at contexts of growing length: put behind
 //! what was sampled, against rendering and tokenizing the whole conversation anew.
 //!
-//! Both arms make the prompt of the same request, in turns. Every repeat asks another question,
-//! so that nothing of the turn is known from before.
+//! Both arms make the prompt of the same request, in turns: the result of a tool behind a conversation
+//! of calls and results. Every repeat has another result, so that nothing of it is known from before.
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
@@ -58,6 +58,19 @@ fn passage(number: usize) -> String {
     )
 }
 
+/// A call of a tool, as a message and as the model would write it, and its result.
+fn exchange(number: usize) -> (Value, String, Value) {
+    let id = format!("call{number:05}");
+    let arguments = json!({"path": format!("src/part{number}.rs")}).to_string();
+    let sampled =
+        format!("<tool_call>\n{{\"name\": \"read\", \"arguments\": {arguments}}}\n</tool_call>");
+    let call = json!({"role": "assistant", "content": "", "tool_calls": [
+        {"id": id, "type": "function", "function": {"name": "read", "arguments": arguments}},
+    ]});
+    let result = json!({"role": "tool", "tool_call_id": id, "content": passage(number)});
+    (call, sampled, result)
+}
+
 fn measure(renderer: &PromptRenderer, context: usize, repeats: usize) -> Result<String> {
     let options = Map::new();
     let mut memory = PromptMemory::default();
@@ -68,22 +81,22 @@ fn measure(renderer: &PromptRenderer, context: usize, repeats: usize) -> Result<
     for number in 1.. {
         let conversation = of(&messages, &options);
         let plan = memory.plan(renderer, &conversation, HistoryPolicy::Sampled)?;
-        let text = passage(number);
-        let mut sampled = renderer.tokenizer().encode(&text)?;
+        let (call, sampled, result) = exchange(number);
+        let mut sampled = renderer.tokenizer().encode(&sampled)?;
         sampled.push(stop);
-        let reply = json!({"role": "assistant", "content": text});
-        memory.remember(&plan, &reply, &sampled, number as u32);
-        messages.push(reply);
+        memory.remember(&plan, &call, &sampled, number as u32);
+        messages.push(call);
         length = plan.ids.len() + sampled.len();
         if length >= context {
             break;
         }
-        messages.push(json!({"role": "user", "content": passage(number)}));
+        messages.push(result);
     }
     let (mut behind, mut anew) = (Vec::new(), Vec::new());
     let mut new_tokens = 0;
     for repeat in 0..repeats {
-        messages.push(json!({"role": "user", "content": passage(1_000_000 + repeat)}));
+        let (_, _, result) = exchange(10_000 + repeat);
+        messages.push(result);
         let conversation = of(&messages, &options);
         let started = Instant::now();
         let plan = memory.plan(renderer, &conversation, HistoryPolicy::Sampled)?;

@@ -27,6 +27,7 @@ mod sglang;
 mod sglang_tokens;
 mod token_engine;
 mod token_mode;
+mod tokenize;
 mod tokens;
 mod transport;
 mod vllm;

@@ -7,12 +7,10 @@
 use crate::chat_reply::{Finish, Logprob};
 use crate::llama_cpp::{CONTEXT_SHIFTED, LlamaCpp, render};
 use crate::reply_stream::{ReplyReader, whole};
-use crate::request_body::{carry, sampling_fields};
-use crate::sglang_tokens::schema_of;
-use crate::token_engine::{NOT_SENT, SampleRequest, TokenEngine};
+use crate::request_body::{carry, sampling_fields, schema_of};
+use crate::token_engine::{SampleRequest, SentPrompt, TokenEngine, noted};
 use crate::tokens::{Vocabulary, pair_by_id};
-use crate::vllm::settle_version;
-use crate::vllm_tokens::SentPrompt;
+use crate::weight_version::settle_version;
 use crate::{EngineEnd, EngineError, EngineEvent, EngineInfo, EngineStream};
 use async_trait::async_trait;
 use polar_convo::{Request, Usage};
@@ -46,7 +44,7 @@ impl TokenEngine for LlamaCpp {
         request.fit(&self.info)?;
         let (body, not_sent) = sample_body(&request);
         let body = serde_json::to_vec(&body).map_err(EngineError::malformed)?;
-        let reader = LlamaTokenReader::new(&self.info, &request, not_sent);
+        let reader = LlamaTokenReader::new(&self.info, &request, &not_sent);
         let reply = self.transport.reply(COMPLETION, body, request.names()).await?;
         whole(&reply, reader, settle_version(None)).await
     }
@@ -142,11 +140,7 @@ struct LlamaTokenReader {
 }
 
 impl LlamaTokenReader {
-    fn new(info: &EngineInfo, request: &SampleRequest, not_sent: Vec<String>) -> Self {
-        let mut extra = Map::new();
-        if !not_sent.is_empty() {
-            extra.insert(NOT_SENT.to_owned(), json!(not_sent));
-        }
+    fn new(info: &EngineInfo, request: &SampleRequest, not_sent: &[String]) -> Self {
         Self {
             vocabulary: Vocabulary(info.vocab_size),
             context_window: info.context_window,
@@ -154,7 +148,7 @@ impl LlamaTokenReader {
             stop_token_ids: request.stop_token_ids.clone(),
             finish: Finish::default(),
             usage: Usage::default(),
-            extra,
+            extra: noted(not_sent),
         }
     }
 

@@ -19,8 +19,6 @@ pub struct ModelFiles {
     pub templates: TemplateFiles,
     /// Tokens that end a turn of the model.
     pub stop_token_ids: Vec<u32>,
-    /// Ids are in `0..vocab_size`, as `config.json` has it.
-    pub vocab_size: Option<u32>,
 }
 
 /// Why a folder cannot be used.
@@ -100,14 +98,11 @@ impl ModelFiles {
             return Err(ModelFilesError::NoTemplate(folder.0.to_owned()));
         }
         let stop_token_ids = folder.stop_token_ids(&config, &specials, &tokenizer_json)?;
-        let vocab_size = ["/vocab_size", "/text_config/vocab_size"];
-        let vocab_size = vocab_size.iter().find_map(|place| config.pointer(place)?.as_u64());
         Ok(Self {
             folder: folder.0.to_owned(),
             tokenizer_json,
             templates: TemplateFiles { templates: templates.into_iter().collect(), specials },
             stop_token_ids,
-            vocab_size: vocab_size.and_then(|size| u32::try_from(size).ok()),
         })
     }
 }
@@ -275,7 +270,7 @@ mod tests {
             ("additional_chat_templates/rag.jinja", "rag"),
             ("special_tokens_map.json", r#"{"unk_token": {"content": "<unk>"}}"#),
             ("generation_config.json", r#"{"eos_token_id": [5, 7]}"#),
-            ("config.json", r#"{"text_config": {"vocab_size": 12, "eos_token_id": 9}}"#),
+            ("config.json", r#"{"text_config": {"eos_token_id": 9}}"#),
         ]);
         let files = ModelFiles::read(folder.path()).unwrap();
         let templates: Vec<_> =
@@ -285,7 +280,6 @@ mod tests {
             json!({"unk_token": "<unk>", "bos_token": "<|begin|>", "eos_token": "<|end|>"});
         assert_eq!(Value::Object(files.templates.specials), specials);
         assert_eq!(files.stop_token_ids, [5, 7]);
-        assert_eq!(files.vocab_size, Some(12));
     }
 
     #[test]

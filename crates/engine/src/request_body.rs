@@ -95,6 +95,15 @@ pub(crate) fn carry(from: &mut Map<String, Value>, names: &[&str], to: &mut Map<
     }
 }
 
+/// The JSON schema that Chat's `response_format` asks for.
+pub(crate) fn schema_of(format: &Value) -> Option<Value> {
+    match format["type"].as_str()? {
+        "json_schema" => Some(format["json_schema"]["schema"].clone()),
+        "json_object" => Some(json!({"type": "object"})),
+        _ => None,
+    }
+}
+
 /// The prompt alone, as the engines' `/tokenize` and `/apply-template` take it.
 pub(crate) fn prompt_body(request: &Request, model: &str) -> Map<String, Value> {
     /// What changes how a prompt is rendered.

@@ -12,9 +12,11 @@
 use crate::chat_reply::{self, Choice, Finish, Logprob, ReplyEvents, WireUsage};
 use crate::reply_stream::{ReplyReader, streamed, whole};
 use crate::request_body::{at_limit, chat_body, without_model_defaults};
+use crate::tokenize::count_tokens;
 use crate::tokens::{Vocabulary, pair_by_position};
 use crate::transport::Transport;
-use crate::vllm::{CHAT, count_tokens, settle_version};
+use crate::vllm::CHAT;
+use crate::weight_version::settle_version;
 use crate::weight_version::{VersionPage, VersionWatch};
 use crate::{
     Engine, EngineEnd, EngineError, EngineEvent, EngineInfo, EngineStream, GenerateRequest,

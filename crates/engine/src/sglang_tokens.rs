@@ -6,12 +6,12 @@
 
 use crate::chat_reply::{Finish, Logprob, StopMark};
 use crate::reply_stream::{ReplyReader, streamed, whole};
-use crate::request_body::{carry, prompt_body, sampling_fields, without_model_defaults};
+use crate::request_body::{carry, sampling_fields, schema_of, without_model_defaults};
 use crate::sglang::Sglang;
-use crate::token_engine::{NOT_SENT, check_sequence};
+use crate::token_engine::{SentPrompt, check_sequence, noted};
+use crate::tokenize::render;
 use crate::tokens::{Vocabulary, pair_exactly};
-use crate::vllm::settle_version;
-use crate::vllm_tokens::{SentPrompt, render};
+use crate::weight_version::settle_version;
 use crate::{
     EngineArray, EngineEnd, EngineError, EngineEvent, EngineInfo, EngineStream, SampleRequest,
     TokenEngine, arrays,
@@ -102,7 +102,7 @@ impl TokenEngine for Sglang {
     }
 
     async fn render(&self, request: &Request) -> Result<Vec<u32>, EngineError> {
-        render(&self.transport, prompt_body(request, &self.info.model)).await
+        render(&self.transport, request, &self.info.model).await
     }
 }
 
@@ -110,7 +110,7 @@ impl Sglang {
     async fn sample_as(&self, request: &SampleRequest) -> Result<EngineStream, EngineError> {
         let (body, not_sent) = sample_body(request);
         let body = serde_json::to_vec(&body).map_err(EngineError::malformed)?;
-        let reader = SglangTokenReader::new(&self.info, request, not_sent);
+        let reader = SglangTokenReader::new(&self.info, request, &not_sent);
         let settle = settle_version(None);
         if request.stream {
             let body = self.transport.open(GENERATE, body, request.names()).await?;
@@ -167,15 +167,6 @@ fn sample_body(request: &SampleRequest) -> (Map<String, Value>, Vec<String>) {
     body.insert("rid".into(), request.request_id.as_str().into());
     body.insert("stream".into(), request.stream.into());
     (body, rest.into_iter().map(|(name, _)| name).collect())
-}
-
-/// The JSON schema that Chat's `response_format` asks for.
-pub(crate) fn schema_of(format: &Value) -> Option<Value> {
-    match format["type"].as_str()? {
-        "json_schema" => Some(format["json_schema"]["schema"].clone()),
-        "json_object" => Some(json!({"type": "object"})),
-        _ => None,
-    }
 }
 
 #[derive(Deserialize)]
@@ -242,11 +233,7 @@ struct SglangTokenReader {
 }
 
 impl SglangTokenReader {
-    fn new(info: &EngineInfo, request: &SampleRequest, not_sent: Vec<String>) -> Self {
-        let mut extra = Map::new();
-        if !not_sent.is_empty() {
-            extra.insert(NOT_SENT.to_owned(), json!(not_sent));
-        }
+    fn new(info: &EngineInfo, request: &SampleRequest, not_sent: &[String]) -> Self {
         Self {
             vocabulary: Vocabulary(info.vocab_size),
             prompt: SentPrompt::new(&request.prompt),
@@ -259,7 +246,7 @@ impl SglangTokenReader {
             weight_versions: Vec::new(),
             weight_version: None,
             routed_experts: None,
-            extra,
+            extra: noted(not_sent),
         }
     }
 

@@ -9,12 +9,13 @@
 
 use crate::tokens::Vocabulary;
 use crate::transport::CallNames;
-use crate::{EngineError, EngineInfo, EngineStream};
+use crate::{EngineError, EngineEvent, EngineInfo, EngineStream};
 use async_trait::async_trait;
-use polar_convo::{ContextUse, Request, Sampling};
+use polar_convo::{ContextUse, Request, Sampling, Usage};
 use polar_types::ErrorClass;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// One sampling behind a prompt of ids.
@@ -115,5 +116,58 @@ fn room(prompt: usize, window: Option<u64>) -> Result<Option<u64>, EngineError> 
                 format!("the prompt has {tokens} ids and leaves no room in a window of {window}"),
             )
         }),
+    }
+}
+
+/// What an adapter says of its reply before there is any.
+pub(crate) fn noted(not_sent: &[String]) -> Map<String, Value> {
+    let mut extra = Map::new();
+    if !not_sent.is_empty() {
+        extra.insert(NOT_SENT.to_owned(), json!(not_sent));
+    }
+    extra
+}
+
+/// A prompt that was what was sent if the engine counts as many tokens in it.
+pub(crate) struct SentPrompt {
+    ids: Arc<[u32]>,
+    is_confirmed: bool,
+}
+
+impl SentPrompt {
+    pub(crate) fn new(ids: &Arc<[u32]>) -> Self {
+        Self { ids: Arc::clone(ids), is_confirmed: false }
+    }
+
+    /// Whether an engine that tells its prompt had this one.
+    pub(crate) fn is(&self, ids: &[u32]) -> bool {
+        *self.ids == *ids
+    }
+
+    pub(crate) fn tokens(&self) -> u64 {
+        self.ids.len() as u64
+    }
+
+    /// Takes a count that came with a piece of the reply.
+    pub(crate) fn counted(&mut self, tokens: u64, out: &mut VecDeque<EngineEvent>) {
+        if !self.is_confirmed && self.tokens() == tokens {
+            self.is_confirmed = true;
+            out.push_back(EngineEvent::PromptIds(self.ids.to_vec()));
+        }
+    }
+
+    /// Takes the last count.
+    pub(crate) fn ended(
+        &mut self,
+        usage: Usage,
+        extra: &mut Map<String, Value>,
+        out: &mut VecDeque<EngineEvent>,
+    ) {
+        self.counted(usage.prompt_tokens, out);
+        if !self.is_confirmed {
+            let (sent, counted) = (self.ids.len(), usage.prompt_tokens);
+            let reason = format!("{sent} ids were sent, the engine had {counted}");
+            extra.insert("prompt_ids_missing".into(), reason.into());
+        }
     }
 }

@@ -6,12 +6,12 @@
 //! vLLM's spelling of minus infinity and is read as that, so that nobody trains on it.
 
 use crate::chat_reply::{self, Choice, Finish, ReplyEvents, WireUsage};
-use crate::reply_stream::{ReplyReader, Settle, streamed, whole};
-use crate::request_body::{
-    at_limit, chat_body, name_reasoning_both_ways, prompt_body, without_model_defaults,
-};
+use crate::reply_stream::{ReplyReader, streamed, whole};
+use crate::request_body::{at_limit, chat_body, name_reasoning_both_ways, without_model_defaults};
+use crate::tokenize::count_tokens;
 use crate::tokens::{Vocabulary, pair_by_position};
 use crate::transport::Transport;
+use crate::weight_version::settle_version;
 use crate::weight_version::{VersionPage, VersionWatch};
 use crate::{
     Engine, EngineEnd, EngineError, EngineEvent, EngineInfo, EngineStream, GenerateRequest,
@@ -19,7 +19,6 @@ use crate::{
 };
 use async_trait::async_trait;
 use polar_convo::{Request, Usage};
-use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -98,32 +97,6 @@ pub(crate) fn with_infinity(logprob: f32) -> f32 {
     /// JSON has no infinity; what vLLM writes for minus infinity.
     const MINUS_INFINITY: f32 = -9999.0;
     if logprob <= MINUS_INFINITY { f32::NEG_INFINITY } else { logprob }
-}
-
-/// Length of the rendered prompt; the same question in vLLM and SGLang.
-pub(crate) async fn count_tokens(
-    transport: &Transport,
-    request: &Request,
-    model: &str,
-) -> Result<u64, EngineError> {
-    #[derive(Deserialize)]
-    struct Counted {
-        count: u64,
-    }
-    let counted: Counted = transport.ask("/tokenize", &prompt_body(request, model)).await?;
-    Ok(counted.count)
-}
-
-/// Ends a reply by asking for the weight version again, where there is one.
-pub(crate) fn settle_version(watch: Option<VersionWatch>) -> Settle {
-    Box::new(|mut end| {
-        Box::pin(async move {
-            if let Some(watch) = watch {
-                watch.settle(&mut end).await;
-            }
-            vec![EngineEvent::End(end)]
-        })
-    })
 }
 
 /// Reads vLLM's replies and chunks.

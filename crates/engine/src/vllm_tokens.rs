@@ -7,12 +7,13 @@
 
 use crate::chat_reply::{Finish, Logprob, StopMark, WireUsage};
 use crate::reply_stream::{ReplyReader, streamed, whole};
-use crate::request_body::{carry, prompt_body, sampling_fields, without_model_defaults};
-use crate::token_engine::{NOT_SENT, check_sequence};
+use crate::request_body::{carry, sampling_fields, without_model_defaults};
+use crate::token_engine::{SentPrompt, check_sequence, noted};
+use crate::tokenize::render;
 use crate::tokens::{Vocabulary, pair_by_position, pair_exactly};
 use crate::transport::Transport;
-use crate::vllm::{Vllm, WEIGHT_INFO, settle_version, with_infinity};
-use crate::weight_version::VersionWatch;
+use crate::vllm::{Vllm, WEIGHT_INFO, with_infinity};
+use crate::weight_version::{VersionWatch, settle_version};
 use crate::{
     EngineArray, EngineEnd, EngineError, EngineEvent, EngineInfo, EngineStream, SampleRequest,
     TokenEngine, arrays,
@@ -24,7 +25,6 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::Arc;
 
 const GENERATE: &str = "/inference/v1/generate";
 const COMPLETIONS: &str = "/v1/completions";
@@ -89,21 +89,8 @@ impl TokenEngine for Vllm {
     }
 
     async fn render(&self, request: &Request) -> Result<Vec<u32>, EngineError> {
-        render(&self.transport, prompt_body(request, &self.info.model)).await
+        render(&self.transport, request, &self.info.model).await
     }
-}
-
-/// Ids of a rendered conversation; the same question in vLLM and SGLang.
-pub(crate) async fn render(
-    transport: &Transport,
-    prompt: Map<String, Value>,
-) -> Result<Vec<u32>, EngineError> {
-    #[derive(Deserialize)]
-    struct Tokens {
-        tokens: Vec<u32>,
-    }
-    let rendered: Tokens = transport.ask("/tokenize", &prompt).await?;
-    Ok(rendered.tokens)
 }
 
 /// Whether the server takes ids at the place that is made for it, and gives logprobs with them.
@@ -142,7 +129,7 @@ impl Vllm {
             _ => None,
         };
         let settle = settle_version(watch);
-        let reader = VllmTokenReader::new(&self.info, request, not_sent);
+        let reader = VllmTokenReader::new(&self.info, request, &not_sent);
         if request.stream {
             let body = self.transport.open(path, body, request.names()).await?;
             Ok(streamed(body, reader, settle, self.transport.clone()))
@@ -277,11 +264,7 @@ struct VllmTokenReader {
 }
 
 impl VllmTokenReader {
-    fn new(info: &EngineInfo, request: &SampleRequest, not_sent: Vec<String>) -> Self {
-        let mut extra = Map::new();
-        if !not_sent.is_empty() {
-            extra.insert(NOT_SENT.to_owned(), json!(not_sent));
-        }
+    fn new(info: &EngineInfo, request: &SampleRequest, not_sent: &[String]) -> Self {
         Self {
             vocabulary: Vocabulary(info.vocab_size),
             prompt: SentPrompt::new(&request.prompt),
@@ -292,7 +275,7 @@ impl VllmTokenReader {
             weight_versions: Vec::new(),
             kept_ids: Vec::new(),
             arrays: BTreeMap::new(),
-            extra,
+            extra: noted(not_sent),
         }
     }
 
@@ -301,7 +284,7 @@ impl VllmTokenReader {
         choice: TokenChoice,
         out: &mut VecDeque<EngineEvent>,
     ) -> Result<(), EngineError> {
-        if choice.prompt_token_ids.is_some_and(|prompt| *prompt != *self.prompt.ids) {
+        if choice.prompt_token_ids.is_some_and(|prompt| !self.prompt.is(&prompt)) {
             return Err(EngineError::malformed(
                 "it sampled behind another prompt than it was given",
             ));
@@ -361,7 +344,7 @@ impl ReplyReader for VllmTokenReader {
         if !self.kept_ids.is_empty() {
             arrays::of_kept_ids("sampling_mask", &self.kept_ids, &mut arrays);
         }
-        let given = self.prompt.ids.len() as u64;
+        let given = self.prompt.tokens();
         let counted =
             Usage { prompt_tokens: given, completion_tokens: self.sampled, ..Usage::default() };
         let usage = self.usage.map_or(counted, Usage::from);
@@ -375,40 +358,5 @@ impl ReplyReader for VllmTokenReader {
             arrays,
             extra,
         })
-    }
-}
-
-/// A prompt that was what was sent if the engine counts as many tokens in it.
-pub(crate) struct SentPrompt {
-    ids: Arc<[u32]>,
-    is_confirmed: bool,
-}
-
-impl SentPrompt {
-    pub(crate) fn new(ids: &Arc<[u32]>) -> Self {
-        Self { ids: Arc::clone(ids), is_confirmed: false }
-    }
-
-    /// Takes a count that came with a piece of the reply.
-    pub(crate) fn counted(&mut self, tokens: u64, out: &mut VecDeque<EngineEvent>) {
-        if !self.is_confirmed && self.ids.len() as u64 == tokens {
-            self.is_confirmed = true;
-            out.push_back(EngineEvent::PromptIds(self.ids.to_vec()));
-        }
-    }
-
-    /// Takes the last count.
-    pub(crate) fn ended(
-        &mut self,
-        usage: Usage,
-        extra: &mut Map<String, Value>,
-        out: &mut VecDeque<EngineEvent>,
-    ) {
-        self.counted(usage.prompt_tokens, out);
-        if !self.is_confirmed {
-            let (sent, counted) = (self.ids.len(), usage.prompt_tokens);
-            let reason = format!("{sent} ids were sent, the engine had {counted}");
-            extra.insert("prompt_ids_missing".into(), reason.into());
-        }
     }
 }

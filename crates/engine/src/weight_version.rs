@@ -3,8 +3,9 @@
 //! The engine is asked before and after a generation. If both answers are the same, that
 //! version sampled every token; if not, where it changed is not known, and is not guessed.
 
-use crate::EngineEnd;
+use crate::reply_stream::Settle;
 use crate::transport::Transport;
+use crate::{EngineEnd, EngineEvent};
 use polar_types::WeightSpan;
 use serde::Deserialize;
 use serde_json::json;
@@ -23,6 +24,18 @@ impl VersionPage {
     pub(crate) async fn ask(self, transport: &Transport) -> Option<String> {
         transport.get::<Page>(self.0).await.ok()?.weight_version
     }
+}
+
+/// Ends a reply by asking for the weight version again, where there is one.
+pub(crate) fn settle_version(watch: Option<VersionWatch>) -> Settle {
+    Box::new(|mut end| {
+        Box::pin(async move {
+            if let Some(watch) = watch {
+                watch.settle(&mut end).await;
+            }
+            vec![EngineEvent::End(end)]
+        })
+    })
 }
 
 /// The version before a generation.

@@ -19,7 +19,6 @@ use polar_engine::{Engine, EngineOptions, ModelFiles, TokenModeOptions};
 use polar_gateway::{Gateway, GatewayConfig, SessionHandle, SessionOptions};
 use polar_record::{RecordedSession, SessionHeader};
 use polar_simulator::{SimulatorConfig, SimulatorHandle};
-use polar_tokens::template::TemplateFiles;
 use polar_types::{HarnessRules, HistoryPolicy, SamplingPins};
 use serde_json::{Value, json};
 use std::future::Future;
@@ -154,20 +153,9 @@ impl Drop for Rig {
 
 /// The files of the model that the simulator plays.
 fn simulated_model() -> TokenModeOptions {
-    let template = include_str!("../../../simulator/assets/chat_template.jinja");
-    TokenModeOptions {
-        files: Some(ModelFiles {
-            folder: PathBuf::from("simulated"),
-            tokenizer_json: include_bytes!("../../../simulator/assets/tokenizer.json").to_vec(),
-            templates: TemplateFiles {
-                templates: vec![("default".to_owned(), template.to_owned())],
-                ..TemplateFiles::default()
-            },
-            // The ends of a turn and of a text.
-            stop_token_ids: vec![4089, 4087],
-            vocab_size: None,
-        }),
-    }
+    let folder = tempfile::tempdir().unwrap();
+    polar_simulator::write_model_files(folder.path()).unwrap();
+    TokenModeOptions { files: Some(ModelFiles::read(folder.path()).unwrap()) }
 }
 
 fn chat(stream: bool) -> Value {

@@ -1,5 +1,6 @@
 //! What must come of a scenario.
 
+use polar_trajectory::{Remedy, advice};
 use polar_types::{ForkCause, UntrainedReason};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -37,13 +38,7 @@ impl Expectations {
     /// Where prompts go on from sampled ids, no template, parser or tokenizer makes a fork.
     pub(super) fn only_forks_of_the_harness(&mut self) {
         self.forks.retain(|cause| {
-            !matches!(
-                cause,
-                ForkCause::Retokenised
-                    | ForkCause::ToolArgumentsReserialised
-                    | ForkCause::ReasoningStripped
-                    | ForkCause::TruncatedTurn
-            )
+            !matches!(advice(*cause).remedy, Remedy::TokenMode | Remedy::HistorySampled)
         });
     }
 }
