@@ -203,6 +203,8 @@ impl TokenMode {
     async fn samples(&self) -> Result<Check, TokenModeError> {
         let mut request = conversations().remove(0).1;
         request.sampling.max_tokens = Some(6);
+        // So that the outcome is the same at each start.
+        request.sampling.temperature = Some(0.0);
         request.sampling.say_defaults();
         request.stream = true;
         let prompt: Arc<[u32]> = self.prompt(&request)?.into();

@@ -116,7 +116,12 @@ impl EngineUnderTest {
             "temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0,
             "logit_bias": [[next, 1000]],
         });
-        let reply = self.post("/completion", &body).await;
+        let reply = match self.try_post("/completion", &body).await {
+            Ok(reply) => reply,
+            // What it says when a reply ends within a character.
+            Err(said) if said.contains("does not match the expected") => return None,
+            Err(said) => panic!("{said}"),
+        };
         let entry = &reply["completion_probabilities"][0];
         if entry.is_null() {
             return None;

@@ -68,11 +68,18 @@ impl EngineUnderTest {
 
     /// Asks the engine without Polar.
     pub(crate) async fn post(&self, path: &str, body: &Value) -> Value {
+        self.try_post(path, body).await.unwrap_or_else(|said| panic!("{said}"))
+    }
+
+    /// Its refusal where there is one.
+    pub(crate) async fn try_post(&self, path: &str, body: &Value) -> Result<Value, String> {
         let request = self.http.post(format!("{}{path}", self.url)).json(body);
         let answer = request.send().await.unwrap();
         let (status, text) = (answer.status(), answer.text().await.unwrap());
-        assert!(status.is_success(), "{path}: {status} {text}");
-        serde_json::from_str(&text).unwrap_or_default()
+        match status.is_success() {
+            true => Ok(serde_json::from_str(&text).unwrap_or_default()),
+            false => Err(format!("{path}: {status} {text}")),
+        }
     }
 }
 
