@@ -179,10 +179,11 @@ async fn compare_with_scores(
 }
 
 /// Recorded logprobs and scores of the positions that are trained.
+/// Without those that the engine cannot score.
 pub(crate) fn trained(trace: &Trace, scores: &[Option<f32>]) -> (Vec<f32>, Vec<f32>) {
     let positions = trace.loss_mask.iter().zip(&trace.response_logprobs).zip(scores);
     let kept = positions.filter(|((mask, _), _)| **mask == 1);
-    kept.map(|((_, recorded), score)| (recorded.unwrap(), score.unwrap())).unzip()
+    kept.filter_map(|((_, recorded), score)| Some((recorded.unwrap(), (*score)?))).unzip()
 }
 
 /// The sequence with another token in the middle of its context.

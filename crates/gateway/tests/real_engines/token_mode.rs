@@ -182,6 +182,51 @@ fn breaks(session: &RecordedSession) -> Vec<usize> {
     (1..calls.len()).filter(|at| !prompt(*at).starts_with(&sequence(at - 1))).collect()
 }
 
+/// A sequence made by looking at prompts alone: each call whose prompt begins with the prompt before
+/// it goes on with what that prompt has behind as many ids as there are by then.
+#[derive(Default)]
+struct MergedByPrompts {
+    /// Of the last call.
+    prompt: Vec<u32>,
+    ids: Vec<u32>,
+    /// Place and logprob of what was sampled.
+    recorded: Vec<(usize, Option<f32>)>,
+}
+
+impl MergedByPrompts {
+    fn all(session: &RecordedSession) -> Vec<Self> {
+        let mut all: Vec<Self> = Vec::new();
+        for call in session.calls() {
+            let record = session.record(call);
+            let (prompt, sampled) = (record.prompt_ids.unwrap(), record.sampled_ids.unwrap());
+            if !all.last().is_some_and(|last| prompt.starts_with(&last.prompt)) {
+                all.push(Self::default());
+            }
+            let merged = all.last_mut().unwrap();
+            merged.ids.extend(prompt.get(merged.ids.len()..).unwrap_or_default());
+            merged.recorded.extend((merged.ids.len()..).zip(record.logprobs));
+            merged.ids.extend(sampled);
+            merged.prompt = prompt;
+        }
+        all
+    }
+
+    /// How far the logprobs are off that the engine gives behind this context.
+    async fn scored(under: &EngineUnderTest, session: &RecordedSession) -> (usize, Spread) {
+        let (all, mut spread) = (Self::all(session), Spread::default());
+        for merged in &all {
+            let from = merged.recorded.first().map_or(merged.ids.len(), |(place, _)| *place);
+            let scores = under.scores(&merged.ids, from).await;
+            let pairs = merged.recorded.iter().filter_map(|(place, recorded)| {
+                Some(((*recorded)?, (*scores.get(place - from)?)?))
+            });
+            let (recorded, scores): (Vec<f32>, Vec<f32>) = pairs.unzip();
+            spread.add(&recorded, &scores);
+        }
+        (all.len(), spread)
+    }
+}
+
 pub(crate) async fn a_conversation_is_one_trace(kind: EngineKind, dialect: Dialect) {
     let under = EngineUnderTest::in_token_mode(kind).await;
     for stream in [false, true] {
@@ -213,8 +258,8 @@ pub(crate) async fn a_conversation_is_one_trace(kind: EngineKind, dialect: Diale
     }
 }
 
-/// The published rule (merge where a prompt begins with the one before and its reply) on a
-/// template that strips reasoning, beside token mode.
+/// A template that strips reasoning in token mode and in chat mode, and what training data would be
+/// if calls were merged by their prompts alone.
 pub(crate) async fn stripped_reasoning_forks_only_in_chat_mode(kind: EngineKind) {
     let rest = json!({"chat_template_kwargs": {"strip_reasoning": true}});
     let rest = rest.as_object().unwrap();
@@ -240,6 +285,15 @@ pub(crate) async fn stripped_reasoning_forks_only_in_chat_mode(kind: EngineKind)
         scored.print();
         scored.check();
         traces.push(built.traces.len());
+        let (number, by_prompts) = MergedByPrompts::scored(&under, &session).await;
+        println!(
+            "  merged by prompts alone: {number} trace(s), |Δlogprob| max {:.2e} mean {:.2e}",
+            by_prompts.most,
+            by_prompts.mean(),
+        );
+        // Sequences fewer than there are hold tokens behind what the engine had not.
+        let is_exact = by_prompts.most <= scored.calls.most.max(ROUNDING);
+        assert_eq!(is_exact, number >= built.traces.len(), "{}", by_prompts.most);
     }
     assert!(traces[0] == 1 && traces[1] > 1, "{traces:?}");
 }
