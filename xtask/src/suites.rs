@@ -162,7 +162,8 @@ fn lint() -> Result<Counts> {
     let args = ["clippy", "--workspace", "--all-targets", "--all-features", "--quiet"];
     Command::new("cargo", &args).args(&["--", "-D", "warnings"]).check()?;
     // Not among all targets, because they need a running engine and every agent program.
-    let real = ["clippy", "-p", "polar-gateway", "--test", "real_engines", "--quiet"];
+    let real =
+        ["clippy", "-p", "polar-gateway", "-p", "polar-cli", "--test", "real_engines", "--quiet"];
     Command::new("cargo", &real).args(&["--", "-D", "warnings"]).check()?;
     let templates = ["clippy", "-p", "polar-tokens", "--test", "published_templates", "--quiet"];
     Command::new("cargo", &templates).args(&["--", "-D", "warnings"]).check()?;
@@ -179,7 +180,8 @@ fn raw_text() -> Result<Counts> {
 
 fn real_engine(name: &str, options: &[&str]) -> Result<Counts> {
     let start = [&["tests/engines/engines.py", "run"], options, &[name, "--"]].concat();
-    let test = ["cargo", "test", "-p", "polar-gateway", "--test", "real_engines", name];
+    let packages = ["-p", "polar-gateway", "-p", "polar-cli"];
+    let test = [&["cargo", "test"], &packages[..], &["--test", "real_engines", name]].concat();
     let how = ["--", "--test-threads=1", "--show-output"];
     Command::new("python3", &start).args(&test).args(&how).run()
 }

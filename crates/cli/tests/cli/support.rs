@@ -1,6 +1,7 @@
 //! A user of the machine: a home of their own, and an engine to work with.
 
 use rustix::process::{Pid, Signal, kill_process};
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
@@ -10,19 +11,21 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// No test waits longer for anything.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(180);
 
 /// Nothing of it is anybody else's, so that tests run beside each other and whatever the
 /// real user does.
 pub(crate) struct User {
     home: TempDir,
+    /// Where agent programs are installed; in the home where nothing is said.
+    pub(crate) cache: Option<OsString>,
 }
 
 impl User {
     pub(crate) fn new() -> Self {
         let home = tempfile::tempdir().unwrap();
         std::fs::create_dir(home.path().join("tmp")).unwrap();
-        Self { home }
+        Self { home, cache: None }
     }
 
     pub(crate) fn path(&self, below: &str) -> PathBuf {
@@ -43,6 +46,7 @@ impl User {
         command.args(arguments).stdin(Stdio::null());
         command.env_clear().env("PATH", std::env::var_os("PATH").unwrap());
         command.env("HOME", self.home.path()).env("TMPDIR", self.path("tmp"));
+        command.envs(self.cache.as_ref().map(|cache| ("POLAR_CACHE", cache)));
         command
     }
 
