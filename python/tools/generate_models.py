@@ -40,8 +40,13 @@ ROOTS = [
 VARIANTS = {
     ("EvaluatorSpec", "none"): "NoEvaluator",
     ("EvaluatorSpec", "command"): "CommandEvaluator",
+    ("EvaluatorSpec", "tests"): "TestsEvaluator",
+    ("EvaluatorSpec", "weighted_sum"): "WeightedSum",
+    ("EvaluatorSpec", "all"): "AllEvaluators",
+    ("EvaluatorSpec", "first"): "FirstEvaluator",
     ("PrepareStep", "write_file"): "WriteFile",
     ("PrepareStep", "exec"): "Exec",
+    ("PrepareStep", "scrub_git"): "ScrubGit",
     ("Outcome", "completed"): "Completed",
     ("Outcome", "timed_out"): "TimedOut",
     ("Outcome", "failed"): "Failed",
@@ -135,7 +140,28 @@ def simplified(schemas: dict[str, Schema]) -> dict[str, Schema]:
             schema = {**schema, "propertyNames": keys}
         return {key: inline(value) for key, value in schema.items()}
 
-    return {name: inline(schema) for name, schema in schemas.items() if not name.endswith(suffix)}
+    kept = {name: inline(schema) for name, schema in schemas.items() if not name.endswith(suffix)}
+    return {name: merged(schema, kept) for name, schema in kept.items()}
+
+
+def merged(schema: Any, schemas: dict[str, Schema]) -> Any:
+    """Makes one object of what is an object and a little more, such as a variant with its tag."""
+    if isinstance(schema, list):
+        return [merged(item, schemas) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if "allOf" not in schema:
+        return {key: merged(value, schemas) for key, value in schema.items()}
+    parts = [
+        schemas[part["$ref"].rsplit("/", 1)[1]] if "$ref" in part else part
+        for part in schema["allOf"]
+    ]
+    whole: Schema = {"properties": {}, "required": [], "description": schema.get("description", "")}
+    for part in parts:
+        whole["properties"].update(merged(part.get("properties", {}), schemas))
+        whole["required"] += part.get("required", [])
+        whole["description"] = whole["description"] or part.get("description", "")
+    return whole
 
 
 def ordered(schemas: dict[str, Schema]) -> list[str]:

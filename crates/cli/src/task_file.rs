@@ -1,7 +1,7 @@
 //! Task files: a [`polar_types::TaskRequest`] in YAML or JSON, with two conveniences
 //! that only make sense next to the user's own files.
 //!
-//! - `runtime.prepare` may hold `{type: upload, source: DIR|FILE, target: PATH}`. It is
+//! - `runtime.prepare` and `grading.setup` may hold `{type: upload, source: DIR|FILE, target: PATH}`. It is
 //!   replaced by one `write_file` step per file, so that nodes never read the client's
 //!   disk.
 //! - `harness.path: adapter.yaml` is replaced by `harness.adapter` with its content.
@@ -46,7 +46,9 @@ pub(crate) fn parse(text: &str, folder: &Path) -> Result<Value> {
     let mut task = yaml(text)?;
     ensure!(task.is_object(), "a task is a mapping with at least `instruction` and `harness`");
     inline_adapter(&mut task, folder)?;
-    expand_uploads(&mut task, folder)?;
+    let mut budget = MOST_UPLOAD_BYTES;
+    expand_uploads(&mut task, "runtime", "prepare", folder, &mut budget)?;
+    expand_uploads(&mut task, "grading", "setup", folder, &mut budget)?;
     Ok(task)
 }
 
@@ -87,16 +89,22 @@ fn inline_adapter(task: &mut Value, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-fn expand_uploads(task: &mut Value, folder: &Path) -> Result<()> {
-    let Some(steps) = task.pointer_mut("/runtime/prepare").and_then(Value::as_array_mut) else {
+fn expand_uploads(
+    task: &mut Value,
+    part: &str,
+    list: &str,
+    folder: &Path,
+    budget: &mut u64,
+) -> Result<()> {
+    let steps = task.get_mut(part).and_then(|part| part.get_mut(list));
+    let Some(steps) = steps.and_then(Value::as_array_mut) else {
         return Ok(());
     };
-    let mut budget = MOST_UPLOAD_BYTES;
     let mut expanded = Vec::with_capacity(steps.len());
     for (index, step) in std::mem::take(steps).into_iter().enumerate() {
         if step["type"] == "upload" {
-            upload(&step, folder, &mut budget, &mut expanded)
-                .with_context(|| format!("runtime.prepare[{index}]"))?;
+            upload(&step, folder, budget, &mut expanded)
+                .with_context(|| format!("{part}.{list}[{index}]"))?;
         } else {
             expanded.push(step);
         }
@@ -204,6 +212,12 @@ mod tests {
         )
         .unwrap();
         let steps = task["runtime"]["prepare"].as_array().unwrap();
+        let hidden = parse(
+            "harness: pi\ngrading: {setup: [{type: upload, source: repo, target: src}]}\n",
+            folder.path(),
+        )
+        .unwrap();
+        assert_eq!(hidden["grading"]["setup"], task["runtime"]["prepare"]);
         assert_eq!(steps.len(), 2);
         assert_eq!(steps[0]["path"], "src/a.bin");
         assert_eq!(steps[0]["encoding"], "base64");

@@ -95,6 +95,31 @@ pub enum ExecEnd {
     TimedOut,
 }
 
+/// A path of the work folder that is not as it was at the base.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    /// Bytes of the path, relative to the work folder.
+    pub path: Vec<u8>,
+    /// Whether it was there at the base.
+    pub existed: bool,
+    /// What is there now; nothing where it was removed.
+    pub now: Option<Content>,
+}
+
+/// What lies at a path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Content {
+    /// A file.
+    File {
+        /// Its bytes.
+        bytes: Vec<u8>,
+        /// Whether its owner may execute it.
+        executable: bool,
+    },
+    /// A symbolic link, with the bytes of its target.
+    Link(Vec<u8>),
+}
+
 /// Why something could not be done.
 #[derive(Debug, thiserror::Error)]
 #[error("{action}: {message}")]
@@ -171,6 +196,18 @@ pub trait Sandbox: Send + Sync {
     /// What changed in the work folder since [`Sandbox::mark_base`], as a git patch with
     /// binary files, renames and modes.
     async fn diff(&self) -> Result<Vec<u8>, SandboxError>;
+
+    /// The same changes as whole files, as they were at the last [`Sandbox::diff`]; `most`
+    /// bounds the bytes of all their contents together.
+    async fn changes(&self, most: u64) -> Result<Vec<Change>, SandboxError> {
+        let _ = most;
+        Err(SandboxError::new("list changes", "this kind of sandbox cannot tell whole files"))
+    }
+
+    /// Takes an open network away, for all commands from now on. A closed one stays closed.
+    async fn close_network(&self) -> Result<(), SandboxError> {
+        Err(SandboxError::new("close network", "this kind of sandbox keeps the network it has"))
+    }
 
     /// Ends everything inside and removes all of it. Safe to call again.
     async fn destroy(&self) -> Result<(), SandboxError>;

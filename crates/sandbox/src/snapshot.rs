@@ -6,6 +6,7 @@
 //! Left out are only what a patch can't carry: `.git` folders, empty folders, sockets,
 //! pipes and devices.
 
+mod changes;
 pub(crate) mod tree;
 
 use crate::SandboxError;

@@ -42,7 +42,30 @@ pub(crate) fn task() -> Value {
             "command": "pytest -q",
             "workdir": "/workspace",
             "env": { "LANG": "C.UTF-8" },
-            "reward": "exit_code"
+            "reward": "exit_code",
+            "format": "pytest",
+            "report": "/tmp/report.xml",
+            "fail_to_pass": ["tests/test_fix.py::test_it_is_fixed"],
+            "pass_to_pass": ["tests/test_fix.py::test_the_rest"],
+            "of": [{ "type": "command", "command": "pytest -q" }]
+        },
+        "grading": {
+            "sandbox": "fresh",
+            "patch": true,
+            "exclude": ["build/*.log"],
+            "files": ["/var/lib/app/state.db"],
+            "max_mb": 64,
+            "setup": [{
+                "type": "write_file",
+                "path": "tests/test_fix.py",
+                "content": "assert True",
+                "encoding": "utf8",
+                "executable": false,
+                "command": "pip install -e .",
+                "workdir": "/workspace",
+                "env": { "LANG": "C.UTF-8" }
+            }],
+            "on_hack": "label"
         },
         "trajectory_strategy": "prefix_merging",
         "num_samples": 8,

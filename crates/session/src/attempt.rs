@@ -94,9 +94,10 @@ impl SessionRunner {
             times: StageTimes::default(),
             adapter: None,
             sandbox: None,
-            unfinished: None,
+            grader: None,
+            unfinished: Vec::new(),
             proxy: None,
-            evaluator: crate::evaluator::Found::default(),
+            evaluator: crate::evaluator::Programs::default(),
             exec_end: None,
             grade: crate::grade::Grade::default(),
         };
@@ -126,10 +127,12 @@ pub(crate) struct Attempt {
     times: StageTimes,
     pub(crate) adapter: Option<HarnessAdapter>,
     pub(crate) sandbox: Option<Box<dyn Sandbox>>,
-    /// A sandbox that was still being made when the attempt had to end.
-    pub(crate) unfinished: Option<Creation>,
+    /// The one that its result is graded in, where that is another.
+    pub(crate) grader: Option<Box<dyn Sandbox>>,
+    /// Sandboxes that were still being made when the attempt had to end.
+    pub(crate) unfinished: Vec<Creation>,
     pub(crate) proxy: Option<SessionHandle>,
-    pub(crate) evaluator: crate::evaluator::Found,
+    pub(crate) evaluator: crate::evaluator::Programs,
     exec_end: Option<ExecEnd>,
     grade: crate::grade::Grade,
 }
@@ -192,7 +195,16 @@ impl Attempt {
     /// Runs a command in the sandbox. A sandbox that does not keep the command's timeout
     /// is a broken one.
     pub(crate) async fn exec(&self, doing: &str, exec: Exec) -> Result<ExecEnd, Stop> {
-        let sandbox = self.open_sandbox()?;
+        self.exec_in(self.open_sandbox()?, doing, exec).await
+    }
+
+    /// As [`Attempt::exec`], in one of its sandboxes.
+    pub(crate) async fn exec_in(
+        &self,
+        sandbox: &dyn Sandbox,
+        doing: &str,
+        exec: Exec,
+    ) -> Result<ExecEnd, Stop> {
         let limit = exec.timeout + EXEC_GRACE;
         let work = tokio::time::timeout(limit, sandbox.exec(exec));
         match self.unless_stopped(work).await? {
@@ -240,10 +252,9 @@ impl Attempt {
     }
 
     fn remains(&mut self) -> Remains {
-        match (self.sandbox.take(), self.unfinished.take()) {
-            (Some(sandbox), _) => Remains::Sandbox(sandbox),
-            (None, Some(creation)) => Remains::Unfinished(creation),
-            (None, None) => Remains::Nothing,
+        Remains {
+            sandboxes: self.sandbox.take().into_iter().chain(self.grader.take()).collect(),
+            unfinished: std::mem::take(&mut self.unfinished),
         }
     }
 

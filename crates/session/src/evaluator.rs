@@ -9,7 +9,8 @@ use crate::attempt::Attempt;
 use crate::failure::Stop;
 use crate::hints;
 use polar_sandbox::{Exec, ExecEnd};
-use polar_types::{ErrorClass, EvaluatorSpec, Side};
+use polar_types::{ErrorClass, EvaluatorSpec, Side, TestsEvaluator};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Tells by its exit code what the program in `$1` is.
@@ -32,20 +33,52 @@ pub(crate) enum Found {
     Absent(String),
 }
 
+/// What was found of each program that an evaluator's commands begin with.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Programs(BTreeMap<String, Found>);
+
+impl Programs {
+    /// What was found for a command.
+    pub(crate) fn of(&self, command: &str) -> &Found {
+        self.0.get(command).unwrap_or(&Found::Unknown)
+    }
+}
+
+/// A command of an evaluator.
+struct Look<'a> {
+    /// Its field in the task.
+    field: String,
+    command: &'a str,
+    workdir: Option<&'a str>,
+    env: &'a BTreeMap<String, String>,
+}
+
 impl Attempt {
-    /// Looks for the evaluator's program. A task whose evaluator cannot run, whatever the
-    /// agent does, is refused.
-    pub(crate) async fn find_evaluator(&self, timeout: Duration) -> Result<Found, Stop> {
-        let EvaluatorSpec::Command { command, workdir, env, .. } = &self.lease.task.evaluator
-        else {
-            return Ok(Found::Unknown);
-        };
-        let Some(start) = Start::of(command) else { return Ok(Found::Unknown) };
+    /// Looks for the evaluator's programs. A task whose evaluator cannot run, whatever the
+    /// agent does, is refused. What steps of `grading.setup` bring is not there yet, so that
+    /// nothing is said of tasks that have such steps.
+    pub(crate) async fn find_evaluator(&self, timeout: Duration) -> Result<Programs, Stop> {
+        let mut programs = Programs::default();
+        let task = &self.lease.task;
+        if !task.grading.setup.is_empty() {
+            return Ok(programs);
+        }
+        let mut looks = Vec::new();
+        commands(&task.evaluator, "evaluator".to_owned(), &mut looks);
+        for look in looks {
+            let found = self.find_program(&look, timeout).await?;
+            programs.0.insert(look.command.to_owned(), found);
+        }
+        Ok(programs)
+    }
+
+    async fn find_program(&self, look: &Look<'_>, timeout: Duration) -> Result<Found, Stop> {
+        let Some(start) = Start::of(look.command) else { return Ok(Found::Unknown) };
         let program = start.program;
         let exec = Exec {
             argv: ["sh", "-c", LOOK, "sh", program].map(str::to_owned).to_vec(),
-            workdir: workdir.clone(),
-            env: env.clone(),
+            workdir: look.workdir.map(str::to_owned),
+            env: look.env.clone(),
             stdin: None,
             timeout,
             stdout: self.folder.log("evaluator.out"),
@@ -56,26 +89,54 @@ impl Attempt {
         let runtime = &self.lease.task.runtime;
         match end {
             ExecEnd::Exited(0) => Ok(Found::There(program.to_owned())),
-            ExecEnd::Exited(NOT_EXECUTABLE) if start.alone => Err(refused(&format!(
-                "`{program}` is there but not an executable file; set `executable: true` where \
-                 it is written"
-            ))),
+            ExecEnd::Exited(NOT_EXECUTABLE) if start.alone => Err(refused(
+                &look.field,
+                &format!(
+                    "`{program}` is there but not an executable file; set `executable: true` \
+                     where it is written"
+                ),
+            )),
             // A path may be the agent's to make; a program that is installed, hardly.
-            ExecEnd::Exited(ABSENT) if start.alone && !program.contains('/') => {
-                Err(refused(&format!(
+            ExecEnd::Exited(ABSENT) if start.alone && !program.contains('/') => Err(refused(
+                &look.field,
+                &format!(
                     "`{program}` is not there before the agent runs{}; if the agent is to \
                      install it, write `env {program} …`",
                     hints::missing_program(runtime)
-                )))
-            }
+                ),
+            )),
             ExecEnd::Exited(ABSENT | NOT_EXECUTABLE) => Ok(Found::Absent(program.to_owned())),
             ExecEnd::Exited(_) | ExecEnd::TimedOut => Ok(Found::Unknown),
         }
     }
 }
 
-fn refused(problem: &str) -> Stop {
-    let message = format!("evaluator.command cannot be run: {problem}");
+/// All commands of an evaluator and its parts, with their fields.
+fn commands<'a>(evaluator: &'a EvaluatorSpec, at: String, found: &mut Vec<Look<'a>>) {
+    let field = format!("{at}.command");
+    match evaluator {
+        EvaluatorSpec::Command { command, workdir, env, .. } => {
+            found.push(Look { field, command, workdir: workdir.as_deref(), env });
+        }
+        EvaluatorSpec::Tests(TestsEvaluator { command, workdir, env, .. }) => {
+            found.push(Look { field, command, workdir: workdir.as_deref(), env });
+        }
+        EvaluatorSpec::WeightedSum { of } => {
+            for (index, part) in of.iter().enumerate() {
+                commands(&part.evaluator, format!("{at}.of[{index}].evaluator"), found);
+            }
+        }
+        EvaluatorSpec::All { of } | EvaluatorSpec::First { of } => {
+            for (index, part) in of.iter().enumerate() {
+                commands(part, format!("{at}.of[{index}]"), found);
+            }
+        }
+        EvaluatorSpec::None {} => {}
+    }
+}
+
+fn refused(field: &str, problem: &str) -> Stop {
+    let message = format!("{field} cannot be run: {problem}");
     Stop::failed(Side::Grader, ErrorClass::Invalid, message)
 }
 

@@ -5,6 +5,7 @@
 //!                               artifacts/    what is delivered: journal, logs, diff, …
 //!                               logs/         outputs that are only for error messages
 //!                               sandbox/      the sandbox's own
+//!                               grader-sandbox/  that of the one it is graded in
 //!                               report.json   written when it has ended
 //! ```
 //!
@@ -95,6 +96,11 @@ impl AttemptFolder {
     /// The sandbox's own folder.
     pub(crate) fn sandbox(&self) -> PathBuf {
         self.root.join("sandbox")
+    }
+
+    /// The folder of the sandbox that the result is graded in.
+    pub(crate) fn grader_sandbox(&self) -> PathBuf {
+        self.root.join("grader-sandbox")
     }
 
     /// Keeps the report over a restart.

@@ -1,19 +1,15 @@
 //! The first stage: a sandbox with everything in it, and a proxy session for the harness.
 
 mod placing;
+mod set_up;
 
 use crate::attempt::Attempt;
 use crate::failure::Stop;
 use crate::harness::{HarnessAdapter, Installation, RenderInput, RenderedHarness};
-use crate::hints;
-use crate::report::clip_end;
-use base64::Engine as _;
-use base64::prelude::BASE64_STANDARD;
 use polar_gateway::SessionOptions;
 use polar_record::SessionHeader;
-use polar_sandbox::{Exec, ExecEnd, SandboxError, SandboxProvider, SandboxSpec};
-use polar_types::{Encoding, ErrorClass, PrepareStep, RuntimeKind, Side, Stage};
-use std::collections::BTreeMap;
+use polar_sandbox::{Sandbox, SandboxError, SandboxProvider, SandboxSpec};
+use polar_types::{ErrorClass, Side, Stage};
 use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,13 +19,17 @@ const USUAL_CONTEXT_WINDOW: u64 = 131_072;
 
 /// When preparing must be over.
 #[derive(Clone, Copy)]
-struct Deadline {
+pub(crate) struct Deadline {
     at: Instant,
     seconds: f64,
 }
 
 impl Deadline {
-    fn left(self) -> Duration {
+    pub(crate) fn of_preparing(seconds: f64) -> Self {
+        Self { at: Instant::now() + Duration::from_secs_f64(seconds), seconds }
+    }
+
+    pub(crate) fn left(self) -> Duration {
         self.at.saturating_duration_since(Instant::now())
     }
 
@@ -50,7 +50,7 @@ impl Attempt {
     /// Prepares everything; what to run comes back.
     pub(crate) async fn prepare(&mut self) -> Result<RenderedHarness, Stop> {
         let seconds = self.lease.task.budgets.prepare_seconds;
-        let deadline = Deadline { at: Instant::now() + Duration::from_secs_f64(seconds), seconds };
+        let deadline = Deadline::of_preparing(seconds);
         let adapter = self.resolve_adapter()?;
 
         self.waits(Stage::Prepare, "the installation of its harness");
@@ -61,9 +61,12 @@ impl Attempt {
             .map_err(|error| sandbox_failure(error.to_string()))?;
 
         self.waits(Stage::Prepare, "its sandbox");
-        self.create_sandbox(deadline, installation.as_ref()).await?;
+        let spec = self.sandbox_spec(installation.as_ref());
+        let made = self.make_sandbox(deadline, "making the sandbox", spec).await?;
+        self.sandbox = Some(made.map_err(|error| creation_failure(&error))?);
         self.waits(Stage::Prepare, "its set-up steps");
-        self.set_up(deadline).await?;
+        let steps = &self.lease.task.runtime.prepare;
+        self.set_up(deadline, self.open_sandbox()?, steps).await?;
         self.waits(Stage::Prepare, "a look for its evaluator");
         self.evaluator = self.find_evaluator(deadline.left()).await?;
 
@@ -82,40 +85,33 @@ impl Attempt {
         Ok(adapter)
     }
 
-    /// Makes the sandbox. Creation is never dropped half-way, since that could leave a
+    /// Makes a sandbox. Creation is never dropped half-way, since that could leave a
     /// container nobody knows of: when the attempt has to end first, what is being made
     /// is taken down as soon as it is there.
-    async fn create_sandbox(
+    pub(crate) async fn make_sandbox(
         &mut self,
         deadline: Deadline,
-        installation: Option<&Installation>,
-    ) -> Result<(), Stop> {
+        doing: &str,
+        spec: SandboxSpec,
+    ) -> Result<Result<Box<dyn Sandbox>, SandboxError>, Stop> {
         let provider = self.provider()?;
-        let spec = self.sandbox_spec(installation);
         let mut creation = tokio::spawn(async move { provider.create(spec).await });
-        match self.within(deadline, "making the sandbox", &mut creation).await {
-            Ok(Ok(Ok(sandbox))) => {
-                self.sandbox = Some(sandbox);
-                Ok(())
-            }
-            Ok(Ok(Err(error))) => Err(creation_failure(&error)),
+        match self.within(deadline, doing, &mut creation).await {
+            Ok(Ok(made)) => Ok(made),
             Ok(Err(panic)) => Err(Stop::failed(
                 Side::Polar,
                 ErrorClass::Internal,
-                format!("making the sandbox broke off: {panic}"),
+                format!("{doing} broke off: {panic}"),
             )),
             Err(stop) => {
-                self.unfinished = Some(creation);
+                self.unfinished.push(creation);
                 Err(stop)
             }
         }
     }
 
     fn provider(&self) -> Result<Arc<dyn SandboxProvider>, Stop> {
-        let kind = match self.lease.task.runtime.kind {
-            RuntimeKind::Local => "local",
-            RuntimeKind::Docker => "docker",
-        };
+        let kind = self.lease.task.runtime.kind.as_str();
         let providers = &self.runner.config.providers;
         providers.iter().find(|provider| provider.kind() == kind).cloned().ok_or_else(|| {
             sandbox_failure(format!(
@@ -144,62 +140,15 @@ impl Attempt {
         }
     }
 
-    async fn set_up(&self, deadline: Deadline) -> Result<(), Stop> {
-        for (index, step) in self.lease.task.runtime.prepare.iter().enumerate() {
-            let doing = format!("set-up step {}", index + 1);
-            match step {
-                PrepareStep::WriteFile { path, content, encoding, executable } => {
-                    let bytes = decode(content, *encoding)
-                        .map_err(|error| sandbox_failure(format!("{doing}, {path}: {error}")))?;
-                    let sandbox = self.open_sandbox()?;
-                    let write = sandbox.write_file(path, &bytes, *executable);
-                    self.within(deadline, &doing, write)
-                        .await?
-                        .map_err(|error| sandbox_failure(format!("{doing}: {error}")))?;
-                }
-                PrepareStep::Exec { command, workdir, env } => {
-                    self.set_up_command(deadline, &doing, command, workdir.clone(), env).await?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    async fn set_up_command(
-        &self,
-        deadline: Deadline,
-        doing: &str,
-        command: &str,
-        workdir: Option<String>,
-        env: &BTreeMap<String, String>,
-    ) -> Result<(), Stop> {
-        let (stdout, stderr) = (self.folder.log("prepare.out"), self.folder.log("prepare.err"));
-        let exec = Exec {
-            argv: vec!["sh".to_owned(), "-c".to_owned(), command.to_owned()],
-            workdir,
-            env: env.clone(),
-            stdin: None,
-            timeout: deadline.left(),
-            stdout: stdout.clone(),
-            stderr: stderr.clone(),
-            output_limit: self.runner.config.output_limit,
-        };
-        match self.exec(doing, exec).await? {
-            ExecEnd::Exited(0) => Ok(()),
-            ExecEnd::Exited(code) => {
-                let said = last_output(&stdout, &stderr);
-                Err(Stop::failed(
-                    Side::Sandbox,
-                    ErrorClass::Invalid,
-                    format!(
-                        "{doing}, `{}`, ended with exit code {code}: {}{}",
-                        clip_end(command, 200),
-                        clip_end(&said, 1000),
-                        hints::failed_command(&self.lease.task.runtime, code, &said)
-                    ),
-                ))
-            }
-            ExecEnd::TimedOut => Err(deadline.passed(doing)),
+    /// What a grader's sandbox is made of: the same as the agent's, without the harness and
+    /// without a way to the gateway.
+    pub(crate) fn grader_spec(&self) -> SandboxSpec {
+        let spec = self.sandbox_spec(None);
+        SandboxSpec {
+            name: format!("{}.grader", spec.name),
+            host_dir: self.folder.grader_sandbox(),
+            gateway_socket: self.folder.grader_sandbox().join("no-gateway"),
+            ..spec
         }
     }
 
@@ -268,7 +217,7 @@ impl Attempt {
             .map_err(|error| refused(&error))
     }
 
-    async fn within<T>(
+    pub(crate) async fn within<T>(
         &self,
         deadline: Deadline,
         doing: &str,
@@ -280,16 +229,7 @@ impl Attempt {
     }
 }
 
-fn decode(content: &str, encoding: Encoding) -> Result<Vec<u8>, String> {
-    match encoding {
-        Encoding::Utf8 => Ok(content.as_bytes().to_vec()),
-        Encoding::Base64 => BASE64_STANDARD
-            .decode(content.trim())
-            .map_err(|error| format!("`content` is not base64 ({error}); encode it with padding")),
-    }
-}
-
-fn last_output(stdout: &std::path::Path, stderr: &std::path::Path) -> String {
+pub(crate) fn last_output(stdout: &std::path::Path, stderr: &std::path::Path) -> String {
     let text = |path| crate::harness::tail(path).unwrap_or_default();
     format!("{}{}", text(stdout), text(stderr))
 }
@@ -298,11 +238,11 @@ fn refused(error: &crate::harness::AdapterError) -> Stop {
     Stop::failed(Side::Harness, ErrorClass::Invalid, format!("the harness adapter: {error}"))
 }
 
-fn sandbox_failure(message: String) -> Stop {
+pub(crate) fn sandbox_failure(message: String) -> Stop {
     Stop::failed(Side::Sandbox, ErrorClass::Unavailable, message)
 }
 
-fn creation_failure(error: &SandboxError) -> Stop {
+pub(crate) fn creation_failure(error: &SandboxError) -> Stop {
     let class = if error.retryable { ErrorClass::Unavailable } else { ErrorClass::Invalid };
     Stop::failed(Side::Sandbox, class, format!("the sandbox could not be made: {error}"))
 }

@@ -4,7 +4,7 @@ use crate::pools::Slot;
 use polar_sandbox::{Sandbox, SandboxError};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 
 /// Longest that removing a sandbox may take before it is left to the sweep.
 const DESTROY_LIMIT: Duration = Duration::from_secs(120);
@@ -15,12 +15,17 @@ const LONGEST_WAIT: Duration = Duration::from_secs(180);
 /// A sandbox on its way.
 pub(crate) type Creation = JoinHandle<Result<Box<dyn Sandbox>, SandboxError>>;
 
-/// What an attempt has of a sandbox when it ends.
-pub(crate) enum Remains {
-    Nothing,
-    Sandbox(Box<dyn Sandbox>),
+/// What an attempt has of sandboxes when it ends.
+pub(crate) struct Remains {
+    pub(crate) sandboxes: Vec<Box<dyn Sandbox>>,
     /// It ended first. What is being made is taken down as soon as it is there.
-    Unfinished(Creation),
+    pub(crate) unfinished: Vec<Creation>,
+}
+
+impl Remains {
+    fn is_nothing(&self) -> bool {
+        self.sandboxes.is_empty() && self.unfinished.is_empty()
+    }
 }
 
 /// A removal that is under way. It goes on when this is dropped, but then nobody knows
@@ -36,18 +41,22 @@ impl Removal {
 
     /// Starts it. The attempt's slot is kept until it is over.
     pub(crate) fn start(remains: Remains, slot: Option<Arc<Slot>>) -> Self {
-        if matches!(remains, Remains::Nothing) {
+        if remains.is_nothing() {
             return Self::of_nothing();
         }
         Self(Some(tokio::spawn(async move {
-            let sandbox = match remains {
-                Remains::Sandbox(sandbox) => Some(sandbox),
-                Remains::Unfinished(creation) => creation.await.ok().and_then(Result::ok),
-                Remains::Nothing => None,
-            };
-            if let Some(sandbox) = sandbox {
-                destroy(sandbox.as_ref()).await;
+            let mut removals = JoinSet::new();
+            for sandbox in remains.sandboxes {
+                removals.spawn(async move { destroy(sandbox.as_ref()).await });
             }
+            for creation in remains.unfinished {
+                removals.spawn(async move {
+                    if let Ok(Ok(sandbox)) = creation.await {
+                        destroy(sandbox.as_ref()).await;
+                    }
+                });
+            }
+            removals.join_all().await;
             drop(slot);
         })))
     }

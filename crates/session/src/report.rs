@@ -127,7 +127,7 @@ fn build_report(facts: Facts) -> SessionReport {
         train_roles: facts.lease.task.train_roles.clone(),
     };
     let rebuilt = match journal.exists() {
-        true => rebuild(&journal, options, facts.grade.reward).map(Some),
+        true => rebuild(&journal, options, facts.grade.reward()).map(Some),
         false => Ok(None),
     };
     let (calls, last_call, trouble) = match &rebuilt {
@@ -172,9 +172,11 @@ fn bare_report(facts: &Facts, outcome: Outcome) -> SessionReport {
         epoch: facts.lease.epoch,
         node_id: facts.node_id.clone(),
         outcome,
-        reward: facts.grade.reward,
-        grade_error: facts.grade.error.clone(),
-        grade_note: facts.grade.note.clone(),
+        reward: facts.grade.reward(),
+        grade_error: facts.grade.error(),
+        grade_note: facts.grade.note(),
+        grade: facts.grade.info.clone(),
+        hack_labels: facts.grade.labels.clone(),
         exit_code: None,
         calls: 0,
         traces: 0,

@@ -5,6 +5,7 @@
 
 pub mod error;
 pub mod event;
+mod grade;
 pub mod history;
 pub mod id;
 pub mod node;
@@ -19,6 +20,7 @@ pub mod translation;
 
 pub use error::{ErrorClass, FieldProblem, Side};
 pub use event::{Event, EventKind, EventPage};
+pub use grade::{GradeInfo, HackLabel, HackPattern, TestCounts};
 pub use history::HistoryPolicy;
 pub use id::{CallId, Epoch, GroupId, NodeId, SessionId, TaskId};
 pub use node::{
@@ -36,9 +38,10 @@ pub use session::{
     SessionReport, SessionStatus, Stage, StageTimes,
 };
 pub use task::{
-    Budgets, Callback, Encoding, EvaluatorSpec, HarnessSpec, Known, McpServer, Network,
-    PrepareStep, RewardSource, RuntimeKind, RuntimeSpec, Skill, TaskInfo, TaskPage, TaskRequest,
-    TaskSpec, TaskStatus, TrajectoryStrategy,
+    Budgets, Callback, Encoding, EvaluatorSpec, GradingSandbox, GradingSpec, HarnessSpec, Known,
+    McpServer, Network, OnHack, PrepareStep, RewardSource, RuntimeKind, RuntimeSpec, Skill,
+    TaskInfo, TaskPage, TaskRequest, TaskSpec, TaskStatus, TestFormat, TestsEvaluator, TestsReward,
+    TrajectoryStrategy, WeightedEvaluator,
 };
 pub use token_tree::{TokenTree, TreeLineage, TreeNode};
 pub use trace::{

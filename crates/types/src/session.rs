@@ -1,8 +1,8 @@
 //! A session: one run of one task, and what became of it.
 
 use crate::{
-    CallRole, Epoch, ErrorClass, ForkCause, GroupId, NodeId, RoleCounts, SessionId, Side, TaskId,
-    TokenCounts, TrainingSizes, TranslationCounts,
+    CallRole, Epoch, ErrorClass, ForkCause, GradeInfo, GroupId, HackLabel, NodeId, RoleCounts,
+    SessionId, Side, TaskId, TokenCounts, TrainingSizes, TranslationCounts,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -182,6 +182,13 @@ pub struct SessionReport {
     /// evaluator could not be run any more after the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grade_note: Option<String>,
+    /// Which evaluator found it, by which rules, and what it saw; absent where nothing was
+    /// evaluated, and in reports of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grade: Option<GradeInfo>,
+    /// Marks of known ways to get a reward without doing the task.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hack_labels: Vec<HackLabel>,
     /// Exit code of the harness, when it came to an end by itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,

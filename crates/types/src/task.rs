@@ -5,14 +5,21 @@
 //! only be made by [`TaskRequest::resolve`], so the rest of Polar never meets an
 //! unchecked one.
 
+mod evaluator;
 mod extras;
+mod grading;
+mod short_form;
 mod spec;
 mod written;
 
+pub use evaluator::{
+    EvaluatorSpec, RewardSource, TestFormat, TestsEvaluator, TestsReward, WeightedEvaluator,
+};
 pub use extras::{McpServer, Skill};
+pub use grading::{GradingSandbox, GradingSpec, OnHack};
 pub use spec::{
-    Budgets, Callback, Encoding, EvaluatorSpec, HarnessSpec, Network, PrepareStep, RewardSource,
-    RuntimeKind, RuntimeSpec, TrajectoryStrategy,
+    Budgets, Callback, Encoding, HarnessSpec, Network, PrepareStep, RuntimeKind, RuntimeSpec,
+    TrajectoryStrategy,
 };
 
 use crate::{CallRole, CallbackState, FieldProblem, GroupId, HistoryPolicy, SamplingPins, TaskId};
@@ -42,6 +49,9 @@ pub struct TaskRequest {
     #[serde(default)]
     #[schema(value_type = written::EvaluatorSpecOrWord)]
     pub evaluator: EvaluatorSpec,
+    /// Where the result is graded, and what of it gets there.
+    #[serde(default)]
+    pub grading: GradingSpec,
     /// How calls become traces: a name (`"prefix_merging"`) or an object.
     #[serde(default)]
     pub trajectory_strategy: TrajectoryStrategy,
@@ -135,6 +145,7 @@ impl TaskRequest {
         }
         runtime.check(&mut problems);
         self.evaluator.check(&mut problems);
+        self.grading.check(&mut problems);
         let mut budgets = self.budgets;
         if let Some(seconds) = self.timeout_seconds {
             budgets.run_seconds = seconds;
@@ -182,6 +193,7 @@ impl TaskRequest {
             harness: self.harness,
             runtime,
             evaluator: self.evaluator,
+            grading: self.grading,
             trajectory_strategy: self.trajectory_strategy,
             train_roles: self.train_roles,
             num_samples: self.num_samples,
@@ -211,6 +223,9 @@ pub struct TaskSpec {
     pub runtime: RuntimeSpec,
     /// How the result is graded.
     pub evaluator: EvaluatorSpec,
+    /// Where the result is graded, and what of it gets there.
+    #[serde(default)]
+    pub grading: GradingSpec,
     /// How calls become traces.
     pub trajectory_strategy: TrajectoryStrategy,
     /// Roles of calls whose tokens are trained.
@@ -234,6 +249,13 @@ pub struct TaskSpec {
     pub callback: Option<Callback>,
     /// Carried through to every result, untouched.
     pub metadata: serde_json::Map<String, serde_json::Value>,
+}
+
+impl TaskSpec {
+    /// Where the result is graded.
+    pub fn grading_sandbox(&self) -> GradingSandbox {
+        self.grading.sandbox.unwrap_or_else(|| self.evaluator.sandbox())
+    }
 }
 
 /// Where a task stands.

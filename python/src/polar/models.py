@@ -145,8 +145,19 @@ class Exec(Tagged):
     """Environment variables of this command only."""
 
 
+class ScrubGit(Tagged):
+    """Takes out of a git repository what its checked-out commit does not build upon: other
+    branches, later tags, remotes, the reflog, stashes, and the objects of all of them.
+    """
+
+    type: Literal["scrub_git"] = "scrub_git"
+
+    path: Optional[str] = None
+    """Folder of the repository; the work folder when absent."""
+
+
 PrepareStep = Annotated[
-    Union[Annotated[Union[WriteFile, Exec], Field(discriminator="type")], Unknown],
+    Union[Annotated[Union[WriteFile, Exec, ScrubGit], Field(discriminator="type")], Unknown],
     Field(union_mode="left_to_right"),
 ]
 """One step of setting a sandbox up."""
@@ -194,6 +205,24 @@ RewardSource = Union[Literal["exit_code", "stdout"], str]
 """Where the reward of a command evaluator comes from."""
 
 
+TestFormat = Union[Literal["pytest", "junit", "cargo", "go", "tap"], str]
+"""In which form a program tells the results of its tests."""
+
+
+TestsReward = Union[Literal["resolved", "fraction"], str]
+"""What the results of tests are worth."""
+
+
+class WeightedEvaluator(Model):
+    """A part of a weighted sum."""
+
+    weight: float
+    """What its reward is multiplied by."""
+
+    evaluator: EvaluatorSpec
+    """What gives its reward."""
+
+
 class NoEvaluator(Tagged):
     """No reward."""
 
@@ -201,7 +230,7 @@ class NoEvaluator(Tagged):
 
 
 class CommandEvaluator(Tagged):
-    """A command run in the sandbox after the agent has ended."""
+    """A command run after the agent has ended."""
 
     command: str
     """Given to `sh -c`."""
@@ -218,11 +247,120 @@ class CommandEvaluator(Tagged):
     """Where the number comes from."""
 
 
+class TestsEvaluator(Tagged):
+    """Tests, each with its own result."""
+
+    command: str
+    """Given to `sh -c`."""
+
+    format: TestFormat
+    """In which form the results are told."""
+
+    type: Literal["tests"] = "tests"
+
+    workdir: Optional[str] = None
+    """Folder it runs in; the work folder when absent."""
+
+    env: dict[str, str] = {}
+    """Environment variables of this command only."""
+
+    report: Optional[str] = None
+    """File that the command writes them to; its stdout when absent."""
+
+    fail_to_pass: list[str] = []
+    """Names of tests that fail without the work and must pass with it."""
+
+    pass_to_pass: list[str] = []
+    """Names of tests that pass without the work and must still pass."""
+
+    reward: Optional[TestsReward] = None
+    """What the results are worth."""
+
+
+class WeightedSum(Tagged):
+    """The weighted sum of several rewards."""
+
+    of: list[WeightedEvaluator]
+    """The parts. Without a reward of each there is none."""
+
+    type: Literal["weighted_sum"] = "weighted_sum"
+
+
+class AllEvaluators(Tagged):
+    """The smallest of several rewards: 1 where each is 1."""
+
+    of: list[EvaluatorSpec]
+    """The parts, in the order they are run. Without a reward of each there is none."""
+
+    type: Literal["all"] = "all"
+
+
+class FirstEvaluator(Tagged):
+    """The reward of the first that gives one."""
+
+    of: list[EvaluatorSpec]
+    """The parts, in the order they are tried."""
+
+    type: Literal["first"] = "first"
+
+
 EvaluatorSpec = Annotated[
-    Union[Annotated[Union[NoEvaluator, CommandEvaluator], Field(discriminator="type")], Unknown],
+    Union[
+        Annotated[
+            Union[
+                NoEvaluator,
+                CommandEvaluator,
+                TestsEvaluator,
+                WeightedSum,
+                AllEvaluators,
+                FirstEvaluator,
+            ],
+            Field(discriminator="type"),
+        ],
+        Unknown,
+    ],
     Field(union_mode="left_to_right"),
 ]
 """How a session's result becomes a reward."""
+
+
+GradingSandbox = Union[Literal["fresh", "session"], str]
+"""Where an evaluator's commands run."""
+
+
+OnHack = Union[Literal["label", "zero"], str]
+"""What is done about work that looks as if it were made for the grader rather than for the
+task.
+"""
+
+
+class GradingSpec(Model):
+    """How a session is graded, beside what its evaluator is."""
+
+    sandbox: Optional[GradingSandbox] = None
+    """Where it happens: `fresh` unless the evaluator says otherwise."""
+
+    patch: Optional[bool] = None
+    """Whether changes of the work folder get into the fresh sandbox."""
+
+    exclude: list[str] = []
+    """Paths of the work folder that don't get there even when changed: of a folder, of a file,
+    or patterns in which `*` stands for any letters.
+    """
+
+    files: list[str] = []
+    """Files and folders from outside the work folder that get there as well."""
+
+    max_mb: Optional[int] = None
+    """Most that may get there, in MiB. Work of more is graded 0."""
+
+    setup: list[PrepareStep] = []
+    """Steps done where it is graded, after the agent's work has come there: tests and keys that
+    the agent must not see.
+    """
+
+    on_hack: Optional[OnHack] = None
+    """What is done about known ways to get a reward without doing the task."""
 
 
 TrajectoryStrategy = Union[Literal["per_request", "prefix_merging", "prefix_tree"], str]
@@ -315,6 +453,9 @@ class TaskRequest(Model):
 
     evaluator: Optional[Union[EvaluatorSpec, str]] = None
     """How the result is graded: `"none"` or an object."""
+
+    grading: Optional[GradingSpec] = None
+    """Where the result is graded, and what of it gets there."""
 
     trajectory_strategy: Optional[TrajectoryStrategy] = None
     """How calls become traces: a name (`"prefix_merging"`) or an object."""
@@ -524,6 +665,81 @@ Outcome = Annotated[
 """How an attempt ended."""
 
 
+class TestCounts(Model):
+    """What became of the tests that count."""
+
+    wanted: int
+    """Tests that must pass."""
+
+    passed: int
+    """Those of them that passed."""
+
+    told: int
+    """Results that were told, of whatever test."""
+
+    failed: list[str] = []
+    """Names of the first of those that must pass and failed."""
+
+    missing: list[str] = []
+    """Names of the first of those that must pass and of which nothing was told."""
+
+
+class GradeInfo(Model):
+    """What an evaluator found, and which evaluator it was."""
+
+    evaluator: str
+    """Kind of evaluator, for example `tests`."""
+
+    version: str
+    """Which rules it followed. It changes when the same work may be graded otherwise."""
+
+    sandbox: GradingSandbox
+    """Where its commands ran."""
+
+    reward: Optional[float] = None
+    """The number."""
+
+    error: Optional[str] = None
+    """Why there is none."""
+
+    note: Optional[str] = None
+    """What to know about the reward there is."""
+
+    tests: Optional[TestCounts] = None
+    """What became of tests, where the evaluator reads their results."""
+
+    parts: list[GradeInfo] = []
+    """What the evaluators found that this one is made of."""
+
+
+HackPattern = Union[
+    Literal[
+        "tests_edited",
+        "tests_deleted",
+        "conftest_planted",
+        "startup_hook_planted",
+        "test_settings_changed",
+        "reward_file_written",
+        "exit_overridden",
+        "exit_code_contradicts_report",
+    ],
+    str,
+]
+"""A known way to get a reward without doing the task, of which the work has a mark. It is
+not proof: a task may ask for the very same.
+"""
+
+
+class HackLabel(Model):
+    """A pattern and where it was seen."""
+
+    pattern: HackPattern
+    """Which one."""
+
+    place: str
+    """The path, or other place, where it was seen first."""
+
+
 class TokenCounts(TokenMembers):
     """Where every sampled token of a session went. Invariant: `sampled == trained +
     untrained.values().sum()`.
@@ -685,6 +901,14 @@ class SessionReport(Model):
     """What to know about the reward that is there: for example that it is 0 because the
     evaluator could not be run any more after the agent.
     """
+
+    grade: Optional[GradeInfo] = None
+    """Which evaluator found it, by which rules, and what it saw; absent where nothing was
+    evaluated, and in reports of older versions.
+    """
+
+    hack_labels: list[HackLabel] = []
+    """Marks of known ways to get a reward without doing the task."""
 
     exit_code: Optional[int] = None
     """Exit code of the harness, when it came to an end by itself."""
@@ -1203,6 +1427,7 @@ class FieldProblem(Model):
 
 
 __all__ = [
+    "AllEvaluators",
     "Artifact",
     "AttemptInfo",
     "Budgets",
@@ -1227,9 +1452,15 @@ __all__ = [
     "Exec",
     "Failed",
     "FieldProblem",
+    "FirstEvaluator",
     "ForkCause",
     "ForkPoint",
+    "GradeInfo",
+    "GradingSandbox",
+    "GradingSpec",
     "GroupId",
+    "HackLabel",
+    "HackPattern",
     "HarnessSpec",
     "HistoryPolicy",
     "LayoutSize",
@@ -1241,6 +1472,7 @@ __all__ = [
     "NodeInfo",
     "NodeList",
     "NodeSeen",
+    "OnHack",
     "Outcome",
     "PrepareStep",
     "RewardSource",
@@ -1248,6 +1480,7 @@ __all__ = [
     "RuntimeKind",
     "RuntimeSpec",
     "SamplingPins",
+    "ScrubGit",
     "SessionId",
     "SessionInfo",
     "SessionReport",
@@ -1261,6 +1494,10 @@ __all__ = [
     "TaskPage",
     "TaskRequest",
     "TaskStatus",
+    "TestCounts",
+    "TestFormat",
+    "TestsEvaluator",
+    "TestsReward",
     "TimedOut",
     "TokenCounts",
     "TokenTree",
@@ -1272,5 +1509,7 @@ __all__ = [
     "TreeLineage",
     "TreeNode",
     "WeightSpan",
+    "WeightedEvaluator",
+    "WeightedSum",
     "WriteFile",
 ]

@@ -133,6 +133,10 @@ fn failures(session: &SessionInfo) -> Vec<Failure<'_>> {
             let what = format!("attempt {number} was not graded: {error}");
             found.push(Failure { attempt, what, logs: &[LogName::Grader] });
         }
+        for label in &report.hack_labels {
+            let what = format!("attempt {number}: {} ({:?})", label.pattern.words(), label.place);
+            found.push(Failure { attempt, what, logs: &[] });
+        }
         if let Some(note) = &report.grade_note {
             let what = format!("attempt {number}: {note}");
             found.push(Failure { attempt, what, logs: &[LogName::Grader] });

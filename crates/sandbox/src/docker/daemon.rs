@@ -5,7 +5,7 @@ use crate::SandboxError;
 use bollard::container::LogOutput;
 use bollard::errors::Error;
 use bollard::exec::{StartExecOptions, StartExecResults};
-use bollard::models::{ContainerCreateBody, ExecConfig};
+use bollard::models::{ContainerCreateBody, ExecConfig, NetworkDisconnectRequest};
 use bollard::query_parameters::{
     CreateContainerOptions, CreateImageOptions, DownloadFromContainerOptions,
     ListContainersOptions, RemoveContainerOptions, RestartContainerOptions, TopOptions,
@@ -237,6 +237,15 @@ impl Daemon {
             Some((container.id?, container.labels?.remove(super::SANDBOX_LABEL)?))
         });
         Ok(named.collect())
+    }
+
+    /// Takes a container off the engine's default bridge; its own loopback stays.
+    pub(super) async fn disconnect(&self, container: &str) -> Result<(), SandboxError> {
+        let action = "close network of container";
+        let client = self.client(action).await?;
+        let request =
+            NetworkDisconnectRequest { container: container.to_owned(), force: Some(true) };
+        self.ask(action, client.disconnect_network("bridge", request)).await
     }
 
     /// Kills and removes a container with its anonymous volumes. Fine when it is gone.

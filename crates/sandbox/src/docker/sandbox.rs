@@ -5,9 +5,10 @@ use super::daemon::{Attached, Output, Start};
 use crate::output::{LimitedFile, create_empty};
 use crate::registry::Registry;
 use crate::snapshot::{Limits, Snapshots};
-use crate::{Exec, ExecEnd, Sandbox, SandboxError, SandboxSpec, write};
+use crate::{Change, Exec, ExecEnd, Sandbox, SandboxError, SandboxSpec, write};
 use async_trait::async_trait;
 use futures_util::StreamExt;
+use polar_types::Network;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -211,6 +212,17 @@ impl Sandbox for DockerSandbox {
     async fn diff(&self) -> Result<Vec<u8>, SandboxError> {
         self.take_snapshot("now").await?;
         self.snapshots.patch("base", "now").await
+    }
+
+    async fn changes(&self, most: u64) -> Result<Vec<Change>, SandboxError> {
+        self.snapshots.changes("base", "now", most).await
+    }
+
+    async fn close_network(&self) -> Result<(), SandboxError> {
+        match self.spec.network {
+            Network::None => Ok(()),
+            Network::Open => self.container.daemon.disconnect(&self.container.id).await,
+        }
     }
 
     async fn destroy(&self) -> Result<(), SandboxError> {

@@ -86,6 +86,8 @@ const HIDDEN: [&str; 8] = [
 #[derive(Debug)]
 pub(super) struct Jail<'a> {
     pub(super) spec: &'a SandboxSpec,
+    /// That of this command.
+    pub(super) network: Network,
     pub(super) layout: &'a Layout,
     pub(super) bubblewrap: &'a Path,
     pub(super) helper: &'a Path,
@@ -225,7 +227,7 @@ async fn start(jail: &Jail<'_>, exec: &Exec) -> Result<Running, SandboxError> {
         SandboxError::new(action, super::check::not_run(jail.bubblewrap, &problem))
     })?;
     let request = helper::Request {
-        port: (jail.spec.network == Network::None).then_some(jail.gateway_port),
+        port: (jail.network == Network::None).then_some(jail.gateway_port),
         argv: exec.argv.clone(),
         env: exec.env.clone(),
         workdir: exec.workdir.clone().unwrap_or_else(|| jail.layout.inside_work.clone()),
@@ -325,7 +327,7 @@ fn arguments(jail: &Jail<'_>) -> Vec<OsString> {
     all.add(["--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts"]);
     all.add(["--unshare-cgroup-try", "--hostname", "sandbox"]);
     all.add(["--die-with-parent", "--new-session", "--cap-drop", "ALL"]);
-    if jail.spec.network == Network::None {
+    if jail.network == Network::None {
         all.add(["--unshare-net"]);
     }
     add_system(&mut all);
@@ -337,7 +339,7 @@ fn arguments(jail: &Jail<'_>) -> Vec<OsString> {
     }
     // Often a link to where a resolver keeps it.
     if let (Network::Open, Ok(resolver)) =
-        (jail.spec.network, Path::new("/etc/resolv.conf").canonicalize())
+        (jail.network, Path::new("/etc/resolv.conf").canonicalize())
     {
         all.mount("--ro-bind", &resolver, Path::new("/etc/resolv.conf"));
     }

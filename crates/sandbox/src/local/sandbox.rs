@@ -9,7 +9,7 @@ use crate::program::Program;
 use crate::registry::Registry;
 use crate::snapshot::{Limits, Snapshots, tree};
 use crate::spawner::Spawner;
-use crate::{Exec, ExecEnd, Sandbox, SandboxError, SandboxSpec, write};
+use crate::{Change, Exec, ExecEnd, Sandbox, SandboxError, SandboxSpec, write};
 use async_trait::async_trait;
 use polar_types::Network;
 use std::path::Path;
@@ -41,6 +41,8 @@ pub(super) struct LocalSandbox {
     commands: RwLock<()>,
     /// Ends every command.
     ending: CancellationToken,
+    /// Whether an open network was taken away.
+    closed: AtomicBool,
     destroyed: AtomicBool,
 }
 
@@ -71,6 +73,7 @@ impl LocalSandbox {
             dying: Arc::default(),
             commands: RwLock::new(()),
             ending: CancellationToken::new(),
+            closed: AtomicBool::new(false),
             destroyed: AtomicBool::new(false),
         }
     }
@@ -84,8 +87,10 @@ impl LocalSandbox {
         if self.config.isolation == LocalIsolation::Process {
             return process::run(&self.mark, &self.spawner, &exec).await;
         }
+        let closed = self.closed.load(Ordering::Acquire);
         let jail = Jail {
             spec: &self.spec,
+            network: if closed { Network::None } else { self.spec.network },
             layout: &self.layout,
             bubblewrap: &self.config.bubblewrap,
             helper: check::helper(&self.config, self.helper.as_deref())?,
@@ -163,6 +168,16 @@ impl Sandbox for LocalSandbox {
     async fn diff(&self) -> Result<Vec<u8>, SandboxError> {
         self.take_snapshot("now").await?;
         self.snapshots.patch("base", "now").await
+    }
+
+    async fn changes(&self, most: u64) -> Result<Vec<Change>, SandboxError> {
+        self.snapshots.changes("base", "now", most).await
+    }
+
+    async fn close_network(&self) -> Result<(), SandboxError> {
+        // Each command is in a network of its own, made when it starts.
+        self.closed.store(true, Ordering::Release);
+        Ok(())
     }
 
     async fn destroy(&self) -> Result<(), SandboxError> {

@@ -3,7 +3,7 @@
 pub(crate) mod ground;
 
 use ground::{Ground, STAY, Token, mounts_below, within};
-use polar_sandbox::{ExecEnd, SandboxProvider, SandboxSpec};
+use polar_sandbox::{Change, Content, ExecEnd, Sandbox, SandboxProvider, SandboxSpec};
 use polar_types::Network;
 use std::collections::HashSet;
 use std::time::Duration;
@@ -174,6 +174,10 @@ pub(crate) async fn open_network_reaches_gateway_and_more(ground: Ground) {
     let devices = ground.sh(&*sandbox, "cat /proc/net/dev; cat /etc/resolv.conf").await;
     assert!(devices.lines().any(|line| line.trim().starts_with("eth")), "{devices}");
     assert!(devices.contains("nameserver"), "{devices}");
+    // What is fetched beforehand may be fetched; then nothing more is reached.
+    within(sandbox.close_network()).await.unwrap();
+    let devices = ground.sh(&*sandbox, "cat /proc/net/dev").await;
+    assert!(!devices.lines().any(|line| line.trim().starts_with("eth")), "{devices}");
     within(sandbox.destroy()).await.unwrap();
 }
 
@@ -435,9 +439,39 @@ pub(crate) async fn diff_has_every_kind_of_change(ground: Ground) {
     assert_eq!(std::fs::read(base.join("binary")).unwrap(), [0, 1, 255]);
     assert_eq!(std::fs::read_link(base.join("link")).unwrap().to_str(), Some("b"));
     assert_eq!(std::fs::read_to_string(base.join("sub/moved")).unwrap(), long);
+    all_changes_are_told_whole(&*sandbox, &long).await;
     // The user's repository is as it was.
     assert_eq!(ground.sh(&*sandbox, "ls -A .git; cat .git/config").await, "config\n[user's own");
     within(sandbox.destroy()).await.unwrap();
+}
+
+async fn all_changes_are_told_whole(sandbox: &dyn Sandbox, long: &str) {
+    let file = |text: &str, executable| {
+        Some(Content::File { bytes: text.as_bytes().to_vec(), executable })
+    };
+    let expected = [
+        ("binary", false, Some(Content::File { bytes: vec![0, 1, 255], executable: false })),
+        ("changed", true, file("A\n", false)),
+        ("gone", true, None),
+        ("ignored", false, file("i\n", false)),
+        ("link", true, Some(Content::Link(b"b".to_vec()))),
+        ("mode", true, file("b\n", true)),
+        ("moved", true, None),
+        ("nested/file", false, file("n\n", false)),
+        ("new", false, file("n\n", false)),
+        ("né \"w", true, file("d2\n", false)),
+        ("sub/moved", false, file(long, false)),
+    ];
+    let mut changes = within(sandbox.changes(1 << 20)).await.unwrap();
+    changes.sort_by(|a, b| a.path.cmp(&b.path));
+    let expected: Vec<_> = expected
+        .into_iter()
+        .map(|(path, existed, now)| Change { path: path.as_bytes().to_vec(), existed, now })
+        .collect();
+    assert_eq!(changes, expected);
+    let problem = within(sandbox.changes(100)).await.unwrap_err();
+    assert!(problem.to_string().contains("more than 100 bytes"), "{problem}");
+    assert!(!problem.retryable);
 }
 
 pub(crate) async fn names_are_refused_when_they_cannot_be_kept_apart(ground: Ground) {

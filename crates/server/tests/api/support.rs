@@ -237,6 +237,8 @@ pub(crate) fn report_of(lease: &Lease, node: &str, outcome: Outcome) -> SessionR
         reward: Some(1.0),
         grade_error: None,
         grade_note: None,
+        grade: None,
+        hack_labels: Vec::new(),
         exit_code: Some(0),
         calls: 1,
         traces: 1,

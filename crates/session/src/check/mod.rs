@@ -27,9 +27,9 @@ use polar_gateway::{Gateway, GatewayConfig, serve_tcp, serve_unix};
 use polar_record::RecordedSession;
 use polar_sandbox::SandboxProvider;
 use polar_types::{
-    Budgets, CallRole, Epoch, EvaluatorSpec, GroupId, HarnessSpec, HistoryPolicy, Known, Lease,
-    RewardSource, RuntimeKind, RuntimeSpec, SamplingPins, SessionId, SessionReport, Slots,
-    TaskRequest, TaskSpec, TrajectoryStrategy,
+    Budgets, CallRole, Epoch, EvaluatorSpec, GradingSandbox, GradingSpec, GroupId, HarnessSpec,
+    HistoryPolicy, Known, Lease, RewardSource, RuntimeKind, RuntimeSpec, SamplingPins, SessionId,
+    SessionReport, Slots, TaskRequest, TaskSpec, TrajectoryStrategy,
 };
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -279,6 +279,8 @@ fn task(options: &CheckOptions) -> Result<TaskSpec, CheckError> {
             env: Default::default(),
             reward: RewardSource::ExitCode,
         },
+        // What it looks at lies outside of the work folder too.
+        grading: GradingSpec { sandbox: Some(GradingSandbox::Session), ..GradingSpec::default() },
         trajectory_strategy: TrajectoryStrategy::PrefixMerging,
         train_roles: CallRole::trained_by_default(),
         num_samples: 1,

@@ -169,8 +169,10 @@ impl Ground {
         assert_eq!(report.reward, Some(1.0), "{report:?}");
         folder.remove().unwrap();
         for entry in std::fs::read_dir(self.sessions()).unwrap() {
-            let sandbox = entry.unwrap().path().join("sandbox").join("sandbox");
-            assert!(!sandbox.exists(), "{} is left", sandbox.display());
+            for name in ["sandbox", "grader-sandbox"] {
+                let sandbox = entry.as_ref().unwrap().path().join(name).join("sandbox");
+                assert!(!sandbox.exists(), "{} is left", sandbox.display());
+            }
         }
         assert_eq!(self.runner.places_taken(), 0);
     }

@@ -10,6 +10,7 @@
 
 mod adapters;
 mod check;
+mod grading;
 mod ground;
 mod install;
 mod real_harnesses;

@@ -122,12 +122,18 @@ async fn an_evaluator_that_the_agent_breaks_gives_0_and_says_so() {
         "type": "write_file", "path": "run_tests.sh", "content": "#!/bin/sh\nexit 1\n",
         "executable": true,
     });
-    for (agent, command, words) in table {
+    for ((agent, command, words), sandbox) in
+        table.into_iter().flat_map(|case| ["session", "fresh"].map(|sandbox| (case, sandbox)))
+    {
+        // Where the work folder itself is gone there is nothing to carry to a grader.
+        let gone = agent.contains("../work") && sandbox == "fresh";
+        let words = if gone { "compare work folder" } else { words };
         let (report, _) = ground
             .run(json!({
                 "harness": shell(agent),
                 "runtime": {"type": "local", "prepare": [script]},
                 "evaluator": {"type": "command", "command": command},
+                "grading": {"sandbox": sandbox},
             }))
             .await;
         assert_eq!(report.outcome, Outcome::Completed, "{agent}: {report:?}");
@@ -166,10 +172,11 @@ async fn a_task_whose_evaluator_cannot_run_is_refused_before_the_agent_runs() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sandbox_that_fails_while_grading_fails_the_attempt() {
     let ground = Ground::new().await;
-    // Where the node keeps the grader's output.
+    // Where the node keeps the grader's output. Of a plain process nothing is out of reach.
     let logs = "../../../logs";
     let agent = format!("python3 agent.py; rm -r {logs} && touch {logs}");
-    let (report, _) = ground.run(json!({"harness": shell(&agent)})).await;
+    let (report, _) =
+        ground.run(json!({"harness": shell(&agent), "grading": {"sandbox": "session"}})).await;
     let (side, class, message) = failure(&report);
     assert_eq!((side, class), (Side::Sandbox, ErrorClass::Unavailable), "{message}");
     assert!(message.contains("evaluating: keep output"), "{message}");
@@ -201,6 +208,7 @@ async fn promise_6_a_session_out_of_time_keeps_its_data_and_is_graded() {
         .run(json!({
             "harness": shell("python3 agent.py; (sleep 600 & echo $! > pid; wait)"),
             "budgets": {"run_seconds": 5.0},
+            "grading": {"sandbox": "session"},
             "evaluator": {
                 "type": "command",
                 // Dead, or a zombie that nobody has waited for yet.

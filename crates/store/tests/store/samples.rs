@@ -81,6 +81,8 @@ pub(crate) fn report(lease: &Lease, outcome: Outcome) -> SessionReport {
         reward: Some(1.0),
         grade_error: None,
         grade_note: None,
+        grade: None,
+        hack_labels: Vec::new(),
         exit_code: Some(0),
         calls: 3,
         traces: 1,

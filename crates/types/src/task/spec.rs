@@ -2,44 +2,12 @@
 
 use super::Known;
 use super::extras::{McpServer, Skill};
+use super::short_form::short_form;
 use crate::FieldProblem;
 use serde::de::{self, MapAccess, Visitor, value::MapAccessDeserializer};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::BTreeMap;
 use std::fmt;
-
-/// Lets a struct be written as a bare string too. The struct derives its object form
-/// under serde's `remote = "Self"`, so that its fields are listed once; this gives it
-/// the trait impls, with `$from_short` for the bare string.
-macro_rules! short_form {
-    ($name:ident, $expected:literal, $from_short:expr) => {
-        impl Serialize for $name {
-            fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-                $name::serialize(self, s)
-            }
-        }
-
-        impl<'de> Deserialize<'de> for $name {
-            fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-                struct Either;
-                impl<'de> Visitor<'de> for Either {
-                    type Value = $name;
-                    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                        f.write_str($expected)
-                    }
-                    fn visit_str<E: de::Error>(self, word: &str) -> Result<$name, E> {
-                        let build: fn(&str) -> Result<$name, String> = $from_short;
-                        build(word).map_err(E::custom)
-                    }
-                    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<$name, A::Error> {
-                        $name::deserialize(MapAccessDeserializer::new(map))
-                    }
-                }
-                d.deserialize_any(Either)
-            }
-        }
-    };
-}
 
 /// Which agent program to run, and with what.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -136,7 +104,7 @@ impl HarnessSpec {
 }
 
 /// No program can be given such a character.
-fn nul(field: impl Into<String>) -> FieldProblem {
+pub(super) fn nul(field: impl Into<String>) -> FieldProblem {
     FieldProblem::new(field, "must not hold a NUL character", r#""python agent.py""#)
 }
 
@@ -335,10 +303,17 @@ pub enum PrepareStep {
         #[serde(default)]
         env: BTreeMap<String, String>,
     },
+    /// Takes out of a git repository what its checked-out commit does not build upon: other
+    /// branches, later tags, remotes, the reflog, stashes, and the objects of all of them.
+    ScrubGit {
+        /// Folder of the repository; the work folder when absent.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        path: Option<String>,
+    },
 }
 
 impl PrepareStep {
-    fn check(&self, at: &str, problems: &mut Vec<FieldProblem>) {
+    pub(super) fn check(&self, at: &str, problems: &mut Vec<FieldProblem>) {
         match self {
             Self::WriteFile { path, .. }
                 if path.is_empty() || path.split('/').any(|p| p == "..") =>
@@ -362,74 +337,14 @@ impl PrepareStep {
             Self::WriteFile { path, .. } if path.contains('\0') => {
                 problems.push(nul(format!("{at}.path")));
             }
-            Self::WriteFile { .. } | Self::Exec { .. } => {}
-        }
-    }
-}
-
-/// Where the reward of a command evaluator comes from.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum RewardSource {
-    /// 1.0 for exit code 0, else 0.0.
-    #[default]
-    ExitCode,
-    /// The last line of stdout that is a finite number. None, or a non-zero exit, is an error.
-    Stdout,
-}
-
-/// How a session's result becomes a reward.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
-#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields, remote = "Self")]
-pub enum EvaluatorSpec {
-    /// No reward.
-    None {},
-    /// A command run in the sandbox after the agent has ended.
-    Command {
-        /// Given to `sh -c`.
-        command: String,
-        /// Folder it runs in; the work folder when absent.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        workdir: Option<String>,
-        /// Environment variables of this command only.
-        #[serde(default)]
-        env: BTreeMap<String, String>,
-        /// Where the number comes from.
-        #[serde(default)]
-        reward: RewardSource,
-    },
-}
-
-short_form!(
-    EvaluatorSpec,
-    "\"none\", or an object such as {\"type\": \"command\", \"command\": \"pytest -q\"}",
-    |word| match word {
-        "none" => Ok(EvaluatorSpec::None {}),
-        other => Err(format!(
-            "unknown short form {other:?}; use \"none\" or \
-             {{\"type\": \"command\", \"command\": \"pytest -q\"}}"
-        )),
-    }
-);
-
-impl Default for EvaluatorSpec {
-    fn default() -> Self {
-        Self::None {}
-    }
-}
-
-impl EvaluatorSpec {
-    pub(super) fn check(&self, problems: &mut Vec<FieldProblem>) {
-        let Self::Command { command, .. } = self else { return };
-        if command.contains('\0') {
-            problems.push(nul("evaluator.command"));
-        }
-        if command.trim().is_empty() {
-            problems.push(FieldProblem::new(
-                "evaluator.command",
-                "must be a shell command",
-                r#""pytest -q tests/test_fix.py""#,
-            ));
+            Self::ScrubGit { path: Some(path) } if path.is_empty() || path.contains('\0') => {
+                problems.push(FieldProblem::new(
+                    format!("{at}.path"),
+                    "must be the folder of a git repository",
+                    r#""/testbed""#,
+                ));
+            }
+            Self::WriteFile { .. } | Self::Exec { .. } | Self::ScrubGit { .. } => {}
         }
     }
 }

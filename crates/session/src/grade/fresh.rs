@@ -1,0 +1,199 @@
+//! The second sandbox: made from what the task says alone, closed, then given the work.
+//!
+//! Nothing of the agent's sandbox is reused: neither its processes nor its files outside of
+//! what crosses, nor its environment. The network that set-up steps may need is taken away
+//! before anything of the agent's is there.
+
+use super::Verdict;
+use super::artefacts::Crossing;
+use super::labels;
+use crate::attempt::Attempt;
+use crate::failure::Stop;
+use crate::prepare::{Deadline, creation_failure, sandbox_failure};
+use polar_sandbox::{Exec, ExecEnd, Sandbox, SandboxError};
+use polar_types::{GradingSandbox, HackLabel, Network, Stage};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// How often making a grader's sandbox is tried: the agent's work is worth more than a start.
+const TRIES: u32 = 3;
+
+/// Removes the paths on its stdin, each ended by NUL, and the folders that are empty then.
+const REMOVE: &str = r#"xargs -0 sh -c 'for path; do
+rm -rf -- "$path"
+case $path in */*) rmdir -p -- "${path%/*}" 2>/dev/null ;; esac
+done; true' sh"#;
+/// Unpacks the archive on its stdin in the folder `$1`.
+const UNPACK: &str = r#"command -v tar >/dev/null || { echo "there is no tar in the image" >&2; exit 12; }
+cd "$1" && exec tar -xof -"#;
+
+/// How keeping the diff ended.
+pub(super) enum Kept {
+    Whole,
+    /// Something about the work folder that stays so; it is as the agent left it.
+    Not(String),
+}
+
+impl Attempt {
+    /// Writes the diff of the work folder to the attempt's folder. It is also the moment as of
+    /// which changes cross.
+    pub(super) async fn keep_diff(&self) -> Result<Kept, Stop> {
+        let seconds = self.lease.task.budgets.grade_seconds;
+        let limit = Duration::from_secs_f64(seconds);
+        let sandbox = self.open_sandbox()?;
+        let diff = self.unless_stopped(tokio::time::timeout(limit, sandbox.diff())).await?;
+        let problem = match diff {
+            Ok(Ok(patch)) => match std::fs::write(self.folder.artifact("workspace.diff"), patch) {
+                Ok(()) => return Ok(Kept::Whole),
+                Err(error) => {
+                    tracing::warn!(session = %self.lease.session_id, %error,
+                            "workspace.diff not kept");
+                    return Ok(Kept::Whole);
+                }
+            },
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => format!("it took longer than budgets.grade_seconds ({seconds} s)"),
+        };
+        tracing::warn!(session = %self.lease.session_id, problem, "workspace.diff not kept");
+        Ok(Kept::Not(problem))
+    }
+
+    /// Gets the agent's work to where it is graded, and looks for marks of hacks in it. A
+    /// verdict comes back where the work itself is why that cannot be done.
+    pub(super) async fn bring_work(
+        &mut self,
+        kept: Kept,
+        labels: &mut Vec<HackLabel>,
+    ) -> Result<Result<(), Verdict>, Stop> {
+        let task = &self.lease.task;
+        let fresh = task.grading_sandbox() == GradingSandbox::Fresh;
+        let most = u64::from(task.grading.max_mb) << 20;
+        let changes = match kept {
+            Kept::Whole => self.unless_stopped(self.open_sandbox()?.changes(most)).await?,
+            Kept::Not(problem) => Err(SandboxError::new("compare work folder", problem)),
+        };
+        let changes = match changes {
+            Ok(changes) => changes,
+            Err(_) if !fresh || !task.grading.patch => Vec::new(),
+            Err(error) if error.retryable => return Err(sandbox_failure(error.to_string())),
+            Err(error) => return Ok(Err(Verdict::zero(too_much(&error, task.grading.max_mb)))),
+        };
+        labels.extend(labels::of_changes(&changes, &task.evaluator));
+        if !fresh {
+            return Ok(Ok(()));
+        }
+        let mut crossing = Crossing::new(most);
+        if task.grading.patch {
+            crossing.add_changes(&changes, &task.grading.exclude);
+        }
+        for path in &task.grading.files.clone() {
+            self.waits(Stage::Grade, "the files to be graded");
+            if let Err(verdict) = self.collect_files(path, &mut crossing).await? {
+                return Ok(Err(verdict));
+            }
+        }
+        let mut made = self.make_grader().await;
+        for _ in 1..TRIES {
+            if !made.as_ref().is_err_and(may_be_tried_again) {
+                break;
+            }
+            self.drop_grader().await;
+            made = self.make_grader().await;
+        }
+        made?;
+        self.waits(Stage::Grade, "the work in the grader's sandbox");
+        self.unpack(crossing).await
+    }
+
+    /// Makes the sandbox as the agent's was made, and closes it.
+    async fn make_grader(&mut self) -> Result<(), Stop> {
+        self.waits(Stage::Grade, "the grader's sandbox");
+        let deadline = Deadline::of_preparing(self.lease.task.budgets.prepare_seconds);
+        let spec = self.grader_spec();
+        let made = self.make_sandbox(deadline, "making the grader's sandbox", spec).await?;
+        self.grader = Some(made.map_err(|error| creation_failure(&error))?);
+        let Some(sandbox) = self.grader.as_deref() else { return Ok(()) };
+        self.waits(Stage::Grade, "the set-up steps of the grader's sandbox");
+        self.set_up(deadline, sandbox, &self.lease.task.runtime.prepare).await?;
+        if self.lease.task.runtime.network == Network::Open {
+            let close = sandbox.close_network();
+            self.within(deadline, "closing the grader's network", close)
+                .await?
+                .map_err(|error| sandbox_failure(error.to_string()))?;
+        }
+        Ok(())
+    }
+
+    async fn drop_grader(&mut self) {
+        if let Some(grader) = self.grader.take()
+            && let Err(error) = grader.destroy().await
+        {
+            tracing::error!(sandbox = grader.name(), %error, "sandbox not removed");
+        }
+    }
+
+    async fn unpack(&self, crossing: Crossing) -> Result<Result<(), Verdict>, Stop> {
+        let Some(sandbox) = self.grader.as_deref() else { return Ok(Ok(())) };
+        let packed = match crossing.pack() {
+            Ok(packed) => packed,
+            Err(error) => {
+                return Ok(Err(Verdict::zero(format!("the work cannot be carried over: {error}"))));
+            }
+        };
+        if !packed.removed.is_empty() {
+            let argv = ["sh", "-c", REMOVE].map(str::to_owned).to_vec();
+            if let Err(said) = self.carry(sandbox, argv, packed.removed).await? {
+                let why = format!("removed files could not be removed for the grader: {said}");
+                return Err(sandbox_failure(why));
+            }
+        }
+        let workdir = sandbox.workdir().to_owned();
+        for (folder, archive) in [(workdir.as_str(), packed.work), ("/", packed.files)] {
+            let Some(archive) = archive else { continue };
+            let argv = ["sh", "-c", UNPACK, "sh", folder].map(str::to_owned).to_vec();
+            if let Err(said) = self.carry(sandbox, argv, archive).await? {
+                let why = format!("the work could not be unpacked in the grader's sandbox: {said}");
+                return Err(sandbox_failure(why));
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    /// Runs one of the scripts above; what it said where it failed.
+    async fn carry(
+        &self,
+        sandbox: &dyn Sandbox,
+        argv: Vec<String>,
+        stdin: Vec<u8>,
+    ) -> Result<Result<(), String>, Stop> {
+        let (stdout, stderr) = (self.folder.log("crossing.out"), self.folder.log("crossing.err"));
+        let exec = Exec {
+            argv,
+            workdir: None,
+            env: BTreeMap::new(),
+            stdin: Some(stdin),
+            timeout: Duration::from_secs_f64(self.lease.task.budgets.prepare_seconds),
+            stdout: stdout.clone(),
+            stderr: stderr.clone(),
+            output_limit: 1 << 16,
+        };
+        match self.exec_in(sandbox, "carrying the work to the grader", exec).await? {
+            ExecEnd::Exited(0) => Ok(Ok(())),
+            ExecEnd::Exited(_) => Ok(Err(crate::prepare::last_output(&stdout, &stderr))),
+            ExecEnd::TimedOut => Ok(Err("it took longer than budgets.prepare_seconds".to_owned())),
+        }
+    }
+}
+
+fn may_be_tried_again(stop: &Stop) -> bool {
+    use polar_types::{Outcome, Side};
+    let Stop::Ended(Outcome::Failed { side, class, .. }) = stop else { return false };
+    *side == Side::Sandbox && class.is_retryable()
+}
+
+fn too_much(error: &SandboxError, most: u32) -> String {
+    format!(
+        "what changed in the work folder cannot be carried to the grader ({error}); at most {most} \
+         MiB can (`grading.max_mb`)"
+    )
+}

@@ -1,0 +1,112 @@
+//! The steps by which a task sets a sandbox up.
+
+use super::{Deadline, last_output, sandbox_failure};
+use crate::attempt::Attempt;
+use crate::failure::Stop;
+use crate::hints;
+use crate::report::clip_end;
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use polar_sandbox::{Exec, ExecEnd, Sandbox, SandboxError};
+use polar_types::{Encoding, ErrorClass, PrepareStep, Side};
+use std::collections::BTreeMap;
+
+/// Takes out of the repository in `$1` what its checked-out commit does not build upon.
+const SCRUB_GIT: &str = include_str!("scrub_git.sh");
+
+impl Attempt {
+    /// Does the steps in order, up to the first that fails.
+    pub(crate) async fn set_up(
+        &self,
+        deadline: Deadline,
+        sandbox: &dyn Sandbox,
+        steps: &[PrepareStep],
+    ) -> Result<(), Stop> {
+        for (index, step) in steps.iter().enumerate() {
+            let doing = format!("set-up step {}", index + 1);
+            match step {
+                PrepareStep::WriteFile { path, content, encoding, executable } => {
+                    let bytes = decode(content, *encoding)
+                        .map_err(|error| sandbox_failure(format!("{doing}, {path}: {error}")))?;
+                    let write = sandbox.write_file(path, &bytes, *executable);
+                    self.within(deadline, &doing, write)
+                        .await?
+                        .map_err(|error| step_failure(&doing, &error))?;
+                }
+                PrepareStep::Exec { command, workdir, env } => {
+                    let argv = ["sh", "-c", command].map(str::to_owned).to_vec();
+                    let step = Step { doing: &doing, name: command, argv };
+                    self.command(deadline, sandbox, step, workdir.clone(), env).await?;
+                }
+                PrepareStep::ScrubGit { path } => {
+                    let folder = path.as_deref().unwrap_or(".");
+                    let argv = ["sh", "-c", SCRUB_GIT, "sh", folder].map(str::to_owned).to_vec();
+                    let step = Step { doing: &doing, name: "scrub_git", argv };
+                    self.command(deadline, sandbox, step, None, &BTreeMap::new()).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn command(
+        &self,
+        deadline: Deadline,
+        sandbox: &dyn Sandbox,
+        step: Step<'_>,
+        workdir: Option<String>,
+        env: &BTreeMap<String, String>,
+    ) -> Result<(), Stop> {
+        let (stdout, stderr) = (self.folder.log("prepare.out"), self.folder.log("prepare.err"));
+        let exec = Exec {
+            argv: step.argv,
+            workdir,
+            env: env.clone(),
+            stdin: None,
+            timeout: deadline.left(),
+            stdout: stdout.clone(),
+            stderr: stderr.clone(),
+            output_limit: self.runner.config.output_limit,
+        };
+        let doing = step.doing;
+        match self.exec_in(sandbox, doing, exec).await? {
+            ExecEnd::Exited(0) => Ok(()),
+            ExecEnd::Exited(code) => {
+                let said = last_output(&stdout, &stderr);
+                Err(Stop::failed(
+                    Side::Sandbox,
+                    ErrorClass::Invalid,
+                    format!(
+                        "{doing}, `{}`, ended with exit code {code}: {}{}",
+                        clip_end(step.name, 200),
+                        clip_end(&said, 1000),
+                        hints::failed_command(&self.lease.task.runtime, code, &said)
+                    ),
+                ))
+            }
+            ExecEnd::TimedOut => Err(deadline.passed(doing)),
+        }
+    }
+}
+
+fn step_failure(doing: &str, error: &SandboxError) -> Stop {
+    let class = if error.retryable { ErrorClass::Unavailable } else { ErrorClass::Invalid };
+    Stop::failed(Side::Sandbox, class, format!("{doing}: {error}"))
+}
+
+/// A step that is a command.
+struct Step<'a> {
+    doing: &'a str,
+    /// What it is called in an error.
+    name: &'a str,
+    argv: Vec<String>,
+}
+
+fn decode(content: &str, encoding: Encoding) -> Result<Vec<u8>, String> {
+    match encoding {
+        Encoding::Utf8 => Ok(content.as_bytes().to_vec()),
+        Encoding::Base64 => BASE64_STANDARD
+            .decode(content.trim())
+            .map_err(|error| format!("`content` is not base64 ({error}); encode it with padding")),
+    }
+}
