@@ -148,6 +148,8 @@ pub(crate) enum EngineKindArg {
     Sglang,
     #[value(name = "llamacpp", alias = "llama-cpp")]
     LlamaCpp,
+    #[value(name = "tensorrt-llm", aliases = ["tensorrt_llm", "trtllm"])]
+    TensorRtLlm,
 }
 
 /// What a node needs beside its engine.
@@ -463,6 +465,15 @@ pub(crate) struct Doctor {
     pub(crate) json: bool,
 }
 
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SpokenApi {
+    #[default]
+    Vllm,
+    /// `trtllm-serve`, by its published source; answers chats whole only.
+    #[value(name = "tensorrt-llm")]
+    TensorRtLlm,
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct SimulateEngine {
     /// Port; 0 picks a free one.
@@ -509,6 +520,10 @@ pub(crate) struct SimulateEngine {
     /// Have no place that takes ids alone, as in a vLLM started without `--enable-scale-out`.
     #[arg(long)]
     pub(crate) no_scale_out: bool,
+
+    /// Engine whose API to speak.
+    #[arg(long, value_enum, default_value_t, value_name = "ENGINE")]
+    pub(crate) speak: SpokenApi,
 
     /// Seed of whatever is left to chance.
     #[arg(long, default_value_t = 0)]

@@ -1,6 +1,6 @@
 //! The reply of a chat completion, whole or a chunk of a stream, as far as it is acted on.
 //!
-//! All three engines share this shape and differ in where ids are; each field that only
+//! All engines share this shape and differ in where ids are; each field that only
 //! some engines send says which. Parsed straight from the bytes, without a tree: what is
 //! not named here (token strings, top logprobs) is skipped, not built.
 
@@ -73,7 +73,7 @@ pub(crate) struct Delta {
     content: Option<String>,
     /// Name in vLLM.
     reasoning: Option<String>,
-    /// Name in SGLang, llama.cpp and older versions of vLLM.
+    /// Name in SGLang, llama.cpp, TensorRT-LLM and older versions of vLLM.
     reasoning_content: Option<String>,
     tool_calls: Option<Vec<CallDelta>>,
 }
@@ -310,7 +310,8 @@ impl Finish {
         let reason = self.reason.as_deref().unwrap_or_default();
         let marked = self.stop_sequence.is_some() || self.stop_token.is_some();
         match reason {
-            "abort" | "error" => FinishReason::Abort,
+            // The last three are TensorRT-LLM's.
+            "abort" | "error" | "cancelled" | "timeout" | "not_finished" => FinishReason::Abort,
             "length" => FinishReason::Length,
             "tool_calls" | "function_call" if at_limit && !marked => FinishReason::Length,
             "tool_calls" | "function_call" => FinishReason::ToolCalls,

@@ -7,6 +7,7 @@ use crate::parsing::Parsing;
 use crate::probe::{self, ProbeError, ProbeReport, Setup};
 use crate::prompt_end::PromptEnd;
 use crate::sglang::{MODEL_INFO, Sglang};
+use crate::tensorrt_llm::{self, TensorRtLlm};
 use crate::token_mode::{InTokenMode, TokenMode, TokenModeOptions};
 use crate::transport::{Timeouts, Transport};
 use crate::vllm::{CHAT, Vllm, WEIGHT_INFO};
@@ -56,13 +57,22 @@ pub async fn probe(
         None => detect(&transport, model).await?,
     };
     let names = (model.id.as_str(), model.root.as_deref());
+    if options.token_mode.is_none() && !kind.tells_ids_of_chats() {
+        return Err(ProbeError::NeedsTokenMode);
+    }
     let own_choice = match (kind, &options.token_mode) {
-        // Parses its chat completions itself, which token mode hardly needs.
-        (EngineKind::LlamaCpp, Some(_)) => ParserOptions::default(),
+        // They parse their chat completions themselves, which token mode hardly needs.
+        (EngineKind::LlamaCpp | EngineKind::TensorRtLlm, Some(_)) => ParserOptions::default(),
         _ => options.parsers,
     };
     let chosen = parser_choice::choose(own_choice, kind, &transport, names).await?;
-    let info = describe(kind, &transport, model, options.vocab_size).await;
+    let files = options.token_mode.as_ref().and_then(|mode| mode.files.as_ref());
+    let vocab_size = options.vocab_size.or_else(|| match kind {
+        // It does not tell.
+        EngineKind::TensorRtLlm => files?.vocab_size,
+        _ => None,
+    });
+    let info = describe(kind, &transport, model, vocab_size).await;
     let own_parsers = OwnParsers::ask(kind, &transport).await;
     // Only SGLang takes tools without being able to parse calls of them.
     let parses_tools = kind != EngineKind::Sglang || own_parsers.tool_call_parser.is_some();
@@ -71,7 +81,7 @@ pub async fn probe(
         None => Some(USUAL_MARKS),
     };
     let prompt_end = match kind {
-        EngineKind::LlamaCpp => None,
+        EngineKind::LlamaCpp | EngineKind::TensorRtLlm => None,
         _ => Some(Arc::new(PromptEnd::learn(transport.clone(), &model.id, marks).await)),
     };
     let engine = |info, generates| {
@@ -91,9 +101,7 @@ pub async fn probe(
     // The probe measures what logprobs mean; from here on the engine says so.
     let engine = engine(report.info.clone(), generates);
     let Some(token_mode) = options.token_mode else { return Ok((engine, report)) };
-    let (mode, checks) = TokenMode::start(engine, token_mode, options.parsers).await?;
-    report.checks.extend(checks);
-    report.info.token_mode = Some(mode.info());
+    let mode = TokenMode::start(engine, token_mode, options.parsers, &mut report).await?;
     let engine = InTokenMode { mode: Arc::new(mode), info: report.info.clone() };
     Ok((Arc::new(engine), report))
 }
@@ -111,6 +119,7 @@ fn adapter(
         EngineKind::Vllm => Arc::new(Vllm { transport, info, generates }),
         EngineKind::Sglang => Arc::new(Sglang { transport, info, streams: has_parsers }),
         EngineKind::LlamaCpp => Arc::new(LlamaCpp { transport, info }),
+        EngineKind::TensorRtLlm => Arc::new(TensorRtLlm { transport, info }),
     }
 }
 
@@ -174,6 +183,8 @@ async fn detect(transport: &Transport, model: &Model) -> Result<EngineKind, Prob
         Some("vllm") => return Ok(EngineKind::Vllm),
         Some("sglang") => return Ok(EngineKind::Sglang),
         Some("llamacpp") => return Ok(EngineKind::LlamaCpp),
+        Some("tensorrt_llm") => return Ok(EngineKind::TensorRtLlm),
+        Some("Triton Inference Server") => return Err(ProbeError::TritonFrontEnd),
         _ => {}
     }
     // A name of its own, for example behind a router: ask for pages only one of them has.
@@ -181,6 +192,8 @@ async fn detect(transport: &Transport, model: &Model) -> Result<EngineKind, Prob
         Ok(EngineKind::LlamaCpp)
     } else if transport.answers(MODEL_INFO.0).await.is_ok() {
         Ok(EngineKind::Sglang)
+    } else if transport.answers(tensorrt_llm::OWN_PAGE).await.is_ok() {
+        Ok(EngineKind::TensorRtLlm)
     } else if transport.answers("/version").await.is_ok() {
         Ok(EngineKind::Vllm)
     } else {
@@ -226,6 +239,12 @@ async fn describe(
                 info.context_window = props.default_generation_settings.n_ctx;
             }
         }
+        EngineKind::TensorRtLlm => {
+            let version: Option<Version> = transport.get("/version").await.ok();
+            info.version = version.and_then(|page| page.version);
+            // Its refusals name the size without special tokens in some versions.
+            return info;
+        }
     }
     if info.vocab_size.is_none() {
         info.vocab_size = vocab_size_by_refusal(transport, &model.id).await;
@@ -254,7 +273,7 @@ impl OwnParsers {
     async fn ask(kind: EngineKind, transport: &Transport) -> Self {
         match kind {
             EngineKind::Sglang => transport.get(MODEL_INFO.0).await.unwrap_or_default(),
-            EngineKind::Vllm | EngineKind::LlamaCpp => Self::default(),
+            EngineKind::Vllm | EngineKind::LlamaCpp | EngineKind::TensorRtLlm => Self::default(),
         }
     }
 

@@ -186,6 +186,10 @@ impl Said {
             "exceeds the available context size",
             "maximum model length",
             "exceeds the maximum allowed length",
+            // TensorRT-LLM's, of a prompt alone.
+            "should not exceed max_num_tokens",
+            "exceeds maximum input length",
+            "`max_tokens` must be set when `default_max_tokens` is illegal",
             // vLLM's words for a prompt that fills the window to the last token; none of
             // ours asks for 0.
             "max_tokens must be at least 1, got 0",
@@ -209,6 +213,8 @@ impl Said {
             "Input length (",
             "request (",
             "request has",
+            "sum of prompt length (",
+            "Prompt length (",
         ];
         // vLLM counts characters instead where a text is too long to be tokenised at all.
         if self.message.contains(" characters ") {
@@ -221,8 +227,14 @@ impl Said {
     }
 
     fn window(&self) -> Option<u64> {
-        const WINDOW: &[&str] =
-            &["context length", "context size", "model length", "maximum allowed length"];
+        const WINDOW: &[&str] = &[
+            "context length",
+            "context size",
+            "model length",
+            "maximum allowed length",
+            "max_num_tokens",
+            "maximum input length",
+        ];
         self.window.or_else(|| WINDOW.iter().find_map(|needle| number_after(&self.message, needle)))
     }
 
@@ -311,6 +323,8 @@ mod tests {
         assert_eq!(overflow(sglang_sum), ContextUse { tokens: 1100, window: 1024 });
         let llama = r#"{"error":{"code":400,"message":"request (2100 tokens) exceeds the available context size (2048 tokens), try increasing it","type":"exceed_context_size_error","n_prompt_tokens":2100,"n_ctx":2048}}"#;
         assert_eq!(overflow(llama), ContextUse { tokens: 2100, window: 2048 });
+        let tensorrt = r#"{"object":"error","message":"The sum of prompt length (2100.0), query length (0) should not exceed max_num_tokens (2048)","type":"BadRequestError","param":null,"code":400}"#;
+        assert_eq!(overflow(tensorrt), ContextUse { tokens: 2100, window: 2048 });
     }
 
     #[test]

@@ -25,8 +25,11 @@ mod reply_stream;
 mod request_body;
 mod sglang;
 mod sglang_tokens;
+mod tensorrt_llm;
+mod tensorrt_tokens;
 mod token_engine;
 mod token_mode;
+mod token_reply;
 mod tokenize;
 mod tokens;
 mod transport;
@@ -41,7 +44,7 @@ pub use parser_choice::{ParserChoice, ParserOptions};
 pub use parsing::PARSE_FAULTS;
 pub use polar_tokens::parse::{ReasoningFormat, ToolFormat};
 pub use probe::{Check, Outcome, ProbeError, ProbeReport};
-pub use token_engine::{EngineArray, NOT_SENT, SampleRequest, TokenEngine};
+pub use token_engine::{EngineArray, NOT_SENT, Rendering, SampleRequest, TokenEngine};
 pub use token_mode::{Disagreement, TokenMode, TokenModeError, TokenModeOptions};
 pub use transport::Timeouts;
 
@@ -64,6 +67,9 @@ pub enum EngineKind {
     Sglang,
     /// llama.cpp's `llama-server`.
     LlamaCpp,
+    /// TensorRT-LLM's `trtllm-serve`, in token mode alone.
+    #[serde(rename = "tensorrt_llm")]
+    TensorRtLlm,
 }
 
 /// What the probe found out. Kept with every record.

@@ -19,6 +19,8 @@ pub struct ModelFiles {
     pub templates: TemplateFiles,
     /// Tokens that end a turn of the model.
     pub stop_token_ids: Vec<u32>,
+    /// Ids are in `0..vocab_size`, where its configuration is there and says so.
+    pub vocab_size: Option<u32>,
 }
 
 /// Why a folder cannot be used.
@@ -103,8 +105,14 @@ impl ModelFiles {
             tokenizer_json,
             templates: TemplateFiles { templates: templates.into_iter().collect(), specials },
             stop_token_ids,
+            vocab_size: vocab_size(&config),
         })
     }
+}
+
+fn vocab_size(config: &Value) -> Option<u32> {
+    let said = config["vocab_size"].as_u64().or(config["text_config"]["vocab_size"].as_u64());
+    u32::try_from(said?).ok()
 }
 
 struct Folder<'a>(&'a Path);
@@ -270,7 +278,7 @@ mod tests {
             ("additional_chat_templates/rag.jinja", "rag"),
             ("special_tokens_map.json", r#"{"unk_token": {"content": "<unk>"}}"#),
             ("generation_config.json", r#"{"eos_token_id": [5, 7]}"#),
-            ("config.json", r#"{"text_config": {"eos_token_id": 9}}"#),
+            ("config.json", r#"{"text_config": {"eos_token_id": 9, "vocab_size": 64}}"#),
         ]);
         let files = ModelFiles::read(folder.path()).unwrap();
         let templates: Vec<_> =
@@ -280,6 +288,7 @@ mod tests {
             json!({"unk_token": "<unk>", "bos_token": "<|begin|>", "eos_token": "<|end|>"});
         assert_eq!(Value::Object(files.templates.specials), specials);
         assert_eq!(files.stop_token_ids, [5, 7]);
+        assert_eq!(files.vocab_size, Some(64));
     }
 
     #[test]

@@ -62,12 +62,27 @@ pub enum ProbeError {
     Engine(#[from] EngineError),
     /// It is none of the engines that are known.
     #[error(
-        "cannot tell which engine answers at {url}; say whether it is vllm, sglang or llama_cpp"
+        "cannot tell which engine answers at {url}; say which one it is with --engine-kind: vllm, \
+         sglang, llamacpp or tensorrt-llm"
     )]
     UnknownKind {
         /// Where it answers.
         url: String,
     },
+    /// Its chat completions cannot be trained on.
+    #[error(
+        "TensorRT-LLM tells no token ids in chat completions, so it serves in token mode only: give \
+         the folder that trtllm-serve was started with, --model-files FOLDER (its tokenizer and \
+         chat template are enough)"
+    )]
+    NeedsTokenMode,
+    /// It gives text only.
+    #[error(
+        "this is Triton's OpenAI front end, which takes one text and gives text, without ids and, \
+         with TensorRT-LLM, without logprobs: nothing of it could be trained on; serve the model with \
+         trtllm-serve (or with vLLM's own server) instead"
+    )]
+    TritonFrontEnd,
     /// It does not serve the model.
     #[error("{}", no_such_model(asked.as_deref(), served))]
     NoSuchModel {
@@ -134,6 +149,10 @@ pub(crate) struct Setup {
 pub(crate) async fn run(engine: &dyn Engine, setup: Setup) -> Result<ProbeReport, ProbeError> {
     let mut probe = Probe { engine, info: engine.info().clone(), setup, checks: Vec::new() };
     probe.describe();
+    if !probe.info.kind.tells_ids_of_chats() {
+        // What it samples behind ids is checked when token mode begins.
+        return Ok(ProbeReport { info: probe.info, checks: probe.checks });
+    }
     let whole = probe.generate("whole reply", request(false, false)).await?;
     probe.check_tokens("whole reply", &whole);
     probe.streamed().await?;
@@ -251,9 +270,7 @@ impl Probe<'_> {
                 "vocabulary",
                 Outcome::Warning,
                 "its size is unknown, so ids outside it are not noticed",
-                Some(
-                    "update the engine; the tested versions of vLLM, SGLang and llama.cpp tell it",
-                ),
+                Some(self.info.kind.vocabulary_advice()),
             ),
         }
         match self.info.context_window {
@@ -369,30 +386,44 @@ impl Probe<'_> {
         Some(format!("{wrong} is not the logarithm of a probability"))
     }
 
-    /// Forces an unlikely token by a bias: where logprobs are taken before the bias it stays
-    /// unlikely, where they are taken after it, it is certain.
     async fn measure_logprob_mode(&mut self, whole: &Generation) {
-        const CERTAIN: f32 = -0.1;
         let Some(likely) = whole.ids.first() else { return };
-        let forced = if *likely == 0 { 1 } else { likely - 1 };
+        let (forced, bias) = forced_beside(*likely);
         let mut request = request(false, false);
         request.sampling.max_tokens = Some(1);
         request.sampling.temperature = Some(1.0);
-        request.rest.insert("logit_bias".into(), bias(forced));
-        let generation = self.generate("logprob mode", request).await;
-        let seen = generation.ok().and_then(|g| Some((*g.ids.first()?, (*g.logprobs.first()?)?)));
-        match seen {
-            Some((id, logprob)) if id == forced => {
-                self.info.logprob_mode = self.info.kind.logprob_mode(logprob > CERTAIN).to_owned();
-                let detail = format!("{} (measured)", self.info.logprob_mode);
-                self.pass("logprob mode", detail);
-            }
-            _ => {
-                let detail = format!("taken for {}, could not be measured", self.info.logprob_mode);
-                self.add("logprob mode", Outcome::Warning, detail, None);
-            }
-        }
+        request.rest.insert("logit_bias".into(), bias);
+        let seen = self.generate("logprob mode", request).await.ok();
+        self.checks.push(settle_logprob_mode(&mut self.info, forced, seen.as_ref()));
     }
+}
+
+/// An unlikely token where `likely` is sampled, and the bias that forces it.
+pub(crate) fn forced_beside(likely: u32) -> (u32, Value) {
+    let forced = if likely == 0 { 1 } else { likely - 1 };
+    (forced, json!({forced.to_string(): 100}))
+}
+
+/// Takes what came of forcing a token by a bias: where logprobs are taken before the bias it stays
+/// unlikely, where they are taken after it, it is certain.
+pub(crate) fn settle_logprob_mode(
+    info: &mut EngineInfo,
+    forced: u32,
+    seen: Option<&Generation>,
+) -> Check {
+    const CERTAIN: f32 = -0.1;
+    let seen = seen.and_then(|seen| Some((*seen.ids.first()?, (*seen.logprobs.first()?)?)));
+    let (outcome, detail) = match seen {
+        Some((id, logprob)) if id == forced => {
+            info.logprob_mode = info.kind.logprob_mode(logprob > CERTAIN).to_owned();
+            (Outcome::Passed, format!("{} (measured)", info.logprob_mode))
+        }
+        _ => {
+            let detail = format!("taken for {}, could not be measured", info.logprob_mode);
+            (Outcome::Warning, detail)
+        }
+    };
+    Check { name: "logprob mode".to_owned(), outcome, detail, advice: None }
 }
 
 impl Generation {
@@ -411,12 +442,6 @@ impl Generation {
     }
 }
 
-fn bias(id: u32) -> Value {
-    let mut bias = serde_json::Map::new();
-    bias.insert(id.to_string(), json!(100));
-    Value::Object(bias)
-}
-
 pub(crate) fn count_problem(what: &str, given: usize, counted: u64) -> Option<String> {
     (given as u64 != counted)
         .then(|| format!("the engine counts {counted} {what} tokens but gives {given} ids"))
@@ -429,6 +454,19 @@ impl EngineKind {
             Self::Vllm => "vLLM",
             Self::Sglang => "SGLang",
             Self::LlamaCpp => "llama.cpp",
+            Self::TensorRtLlm => "TensorRT-LLM",
+        }
+    }
+
+    /// Whether a chat completion tells what was sampled behind which prompt.
+    pub(crate) fn tells_ids_of_chats(self) -> bool {
+        self != Self::TensorRtLlm
+    }
+
+    fn vocabulary_advice(self) -> &'static str {
+        match self {
+            Self::TensorRtLlm => "put the model's config.json beside its tokenizer",
+            _ => "update the engine; the tested versions of vLLM, SGLang and llama.cpp tell it",
         }
     }
 
@@ -451,6 +489,7 @@ impl EngineKind {
             Self::LlamaCpp => {
                 "start llama-server with --jinja, and update it if that does not help (tested: b10434)"
             }
+            Self::TensorRtLlm => "update TensorRT-LLM",
         }
     }
 
@@ -461,6 +500,9 @@ impl EngineKind {
             }
             Self::Sglang => "update SGLang (tested: 0.5.23)",
             Self::LlamaCpp => "update llama-server (tested: b10434)",
+            Self::TensorRtLlm => {
+                "serve the model with TensorRT-LLM's PyTorch backend, and update it"
+            }
         }
     }
 
@@ -475,6 +517,7 @@ impl EngineKind {
                  calls with --tool-parser auto"
             }
             Self::LlamaCpp => "for agents with tools start llama-server with --jinja",
+            Self::TensorRtLlm => "name the parser of calls with --tool-parser",
         }
     }
 
@@ -488,6 +531,7 @@ impl EngineKind {
                  --reasoning-parser auto"
             }
             Self::LlamaCpp => "start llama-server with --jinja and --reasoning-format auto",
+            Self::TensorRtLlm => "name the parser of reasoning with --reasoning-parser",
         }
     }
 }

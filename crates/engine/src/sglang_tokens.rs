@@ -8,7 +8,7 @@ use crate::chat_reply::{Finish, Logprob, StopMark};
 use crate::reply_stream::{ReplyReader, streamed, whole};
 use crate::request_body::{carry, sampling_fields, schema_of, without_model_defaults};
 use crate::sglang::Sglang;
-use crate::token_engine::{SentPrompt, check_sequence, noted};
+use crate::token_engine::{SampleOnce, SentPrompt, check_sequence, noted, sample_fitting};
 use crate::tokenize::render;
 use crate::tokens::{Vocabulary, pair_exactly};
 use crate::weight_version::settle_version;
@@ -62,15 +62,8 @@ const ABOUT_REQUEST: &[&str] = &[
 
 #[async_trait]
 impl TokenEngine for Sglang {
-    async fn sample(&self, mut request: SampleRequest) -> Result<EngineStream, EngineError> {
-        request.fit(&self.info)?;
-        match self.sample_as(&request).await {
-            Err(EngineError { room: Some(room), .. }) => {
-                room.lower(&mut request.sampling, &mut request.request_id);
-                self.sample_as(&request).await
-            }
-            done => done,
-        }
+    async fn sample(&self, request: SampleRequest) -> Result<EngineStream, EngineError> {
+        sample_fitting(self, &self.info, request).await
     }
 
     async fn score(&self, ids: &[u32], from: usize) -> Result<Vec<Option<f32>>, EngineError> {
@@ -106,8 +99,9 @@ impl TokenEngine for Sglang {
     }
 }
 
-impl Sglang {
-    async fn sample_as(&self, request: &SampleRequest) -> Result<EngineStream, EngineError> {
+#[async_trait]
+impl SampleOnce for Sglang {
+    async fn sample_once(&self, request: &SampleRequest) -> Result<EngineStream, EngineError> {
         let (body, not_sent) = sample_body(request);
         let body = serde_json::to_vec(&body).map_err(EngineError::malformed)?;
         let reader = SglangTokenReader::new(&self.info, request, &not_sent);

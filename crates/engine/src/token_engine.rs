@@ -58,6 +58,20 @@ pub trait TokenEngine: Send + Sync {
 
     /// The ids that the engine itself makes of a conversation, by its own template and tokenizer.
     async fn render(&self, request: &Request) -> Result<Vec<u32>, EngineError>;
+
+    /// As much of them as the engine tells.
+    async fn rendering(&self, request: &Request) -> Result<Rendering, EngineError> {
+        self.render(request).await.map(Rendering::Ids)
+    }
+}
+
+/// What an engine tells of a prompt that it makes itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Rendering {
+    /// Its ids.
+    Ids(Vec<u32>),
+    /// Only how many there are.
+    Length(u64),
 }
 
 /// Numbers that belong to the tokens of a reply and mean nothing to Polar: which experts a token went
@@ -88,6 +102,29 @@ impl SampleRequest {
             (asked, left) => asked.or(left),
         };
         Ok(())
+    }
+}
+
+/// An engine that refuses a limit on the reply that does not fit beside the prompt.
+#[async_trait]
+pub(crate) trait SampleOnce: Sync {
+    /// Asks once, as it is said.
+    async fn sample_once(&self, request: &SampleRequest) -> Result<EngineStream, EngineError>;
+}
+
+/// Samples with what fits; a limit that is refused all the same is lowered, once.
+pub(crate) async fn sample_fitting(
+    engine: &impl SampleOnce,
+    info: &EngineInfo,
+    mut request: SampleRequest,
+) -> Result<EngineStream, EngineError> {
+    request.fit(info)?;
+    match engine.sample_once(&request).await {
+        Err(EngineError { room: Some(room), .. }) => {
+            room.lower(&mut request.sampling, &mut request.request_id);
+            engine.sample_once(&request).await
+        }
+        done => done,
     }
 }
 

@@ -5,26 +5,23 @@
 //! `--enable-scale-out`. All others take and give ids in `/v1/completions`, which is also asked for
 //! what the former has no field for.
 
-use crate::chat_reply::{Finish, Logprob, StopMark, WireUsage};
-use crate::reply_stream::{ReplyReader, streamed, whole};
+use crate::chat_reply::Logprob;
+use crate::reply_stream::{streamed, whole};
 use crate::request_body::{carry, sampling_fields, without_model_defaults};
-use crate::token_engine::{SentPrompt, check_sequence, noted};
+use crate::token_engine::{SampleOnce, check_sequence, sample_fitting};
+use crate::token_reply::{TokenReader, TokenReply};
 use crate::tokenize::render;
-use crate::tokens::{Vocabulary, pair_by_position, pair_exactly};
+use crate::tokens::pair_exactly;
 use crate::transport::Transport;
 use crate::vllm::{Vllm, WEIGHT_INFO, with_infinity};
 use crate::weight_version::{VersionWatch, settle_version};
-use crate::{
-    EngineArray, EngineEnd, EngineError, EngineEvent, EngineInfo, EngineStream, SampleRequest,
-    TokenEngine, arrays,
-};
+use crate::{EngineError, EngineStream, SampleRequest, TokenEngine};
 use async_trait::async_trait;
-use polar_convo::{Request, Usage};
-use polar_types::{ErrorClass, WeightSpan};
+use polar_convo::Request;
+use polar_types::ErrorClass;
 use serde::Deserialize;
-use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::HashMap;
 
 const GENERATE: &str = "/inference/v1/generate";
 const COMPLETIONS: &str = "/v1/completions";
@@ -53,15 +50,8 @@ const ONLY_COMPLETIONS: &[&str] = &["response_format", "vllm_xargs"];
 
 #[async_trait]
 impl TokenEngine for Vllm {
-    async fn sample(&self, mut request: SampleRequest) -> Result<EngineStream, EngineError> {
-        request.fit(&self.info)?;
-        match self.sample_as(&request).await {
-            Err(EngineError { room: Some(room), .. }) => {
-                room.lower(&mut request.sampling, &mut request.request_id);
-                self.sample_as(&request).await
-            }
-            done => done,
-        }
+    async fn sample(&self, request: SampleRequest) -> Result<EngineStream, EngineError> {
+        sample_fitting(self, &self.info, request).await
     }
 
     async fn score(&self, ids: &[u32], from: usize) -> Result<Vec<Option<f32>>, EngineError> {
@@ -106,8 +96,9 @@ pub(crate) async fn generates(transport: &Transport, model: &str) -> bool {
     paired.is_some_and(|paired| matches!(paired[..], [Some(_)]))
 }
 
-impl Vllm {
-    async fn sample_as(&self, request: &SampleRequest) -> Result<EngineStream, EngineError> {
+#[async_trait]
+impl SampleOnce for Vllm {
+    async fn sample_once(&self, request: &SampleRequest) -> Result<EngineStream, EngineError> {
         let needs_completions =
             ONLY_COMPLETIONS.iter().any(|name| request.rest.contains_key(*name));
         let generates = self.generates && !needs_completions;
@@ -129,7 +120,7 @@ impl Vllm {
             _ => None,
         };
         let settle = settle_version(watch);
-        let reader = VllmTokenReader::new(&self.info, request, &not_sent);
+        let reader = TokenReader::new(&self.info, request, &not_sent);
         if request.stream {
             let body = self.transport.open(path, body, request.names()).await?;
             Ok(streamed(body, reader, settle, self.transport.clone()))
@@ -138,7 +129,9 @@ impl Vllm {
             whole(&reply, reader, settle).await
         }
     }
+}
 
+impl Vllm {
     /// The question, and which carried fields it has no place for.
     fn generate_body(&self, request: &SampleRequest) -> (Map<String, Value>, Vec<String>) {
         let mut rest = request.rest.clone();
@@ -188,54 +181,6 @@ impl Vllm {
     }
 }
 
-/// A reply of either place, or a chunk of it.
-#[derive(Deserialize)]
-struct TokenReply {
-    #[serde(default)]
-    choices: Vec<TokenChoice>,
-    #[serde(default)]
-    usage: Option<WireUsage>,
-    #[serde(default)]
-    error: Option<Box<RawValue>>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct TokenChoice {
-    token_ids: Option<Vec<u32>>,
-    logprobs: Option<TokenLogprobs>,
-    finish_reason: Option<String>,
-    stop_reason: Option<StopMark>,
-    /// Completions: of the whole reply or its first chunk.
-    prompt_token_ids: Option<Vec<u32>>,
-    /// Generate: with the last ids.
-    weight_versions: Option<Vec<WeightSpan>>,
-    routed_experts: Option<String>,
-    /// Generate: the ids left to sample each token of this piece from.
-    sampling_mask: Option<Vec<Vec<u32>>>,
-}
-
-#[derive(Deserialize)]
-struct TokenLogprobs {
-    /// Generate.
-    #[serde(default)]
-    content: Option<Vec<Logprob>>,
-    /// Completions.
-    #[serde(default)]
-    token_logprobs: Option<Vec<Option<f32>>>,
-}
-
-impl TokenLogprobs {
-    fn pair(self, ids: &[u32]) -> Option<Vec<Option<f32>>> {
-        if let Some(entries) = self.content {
-            return pair_exactly(ids, &entries);
-        }
-        let logprobs = self.token_logprobs.unwrap_or_default().into_iter();
-        let entries: Vec<Logprob> = logprobs.map(|logprob| Logprob { logprob, id: None }).collect();
-        pair_by_position(ids, &entries)
-    }
-}
-
 #[derive(Deserialize)]
 struct ScoredReply {
     choices: Vec<ScoredChoice>,
@@ -246,117 +191,4 @@ struct ScoredChoice {
     /// Of each place by id, the prompt's own id among them.
     #[serde(default)]
     prompt_logprobs: Option<Vec<Option<HashMap<u32, Logprob>>>>,
-}
-
-/// Reads ids and logprobs of either place.
-struct VllmTokenReader {
-    vocabulary: Vocabulary,
-    prompt: SentPrompt,
-    finish: Finish,
-    usage: Option<WireUsage>,
-    sampled: u64,
-    /// Ids whose logprobs came in another number.
-    unpaired: u64,
-    weight_versions: Vec<WeightSpan>,
-    kept_ids: Vec<Vec<u32>>,
-    arrays: BTreeMap<String, EngineArray>,
-    extra: Map<String, Value>,
-}
-
-impl VllmTokenReader {
-    fn new(info: &EngineInfo, request: &SampleRequest, not_sent: &[String]) -> Self {
-        Self {
-            vocabulary: Vocabulary(info.vocab_size),
-            prompt: SentPrompt::new(&request.prompt),
-            finish: Finish::default(),
-            usage: None,
-            sampled: 0,
-            unpaired: 0,
-            weight_versions: Vec::new(),
-            kept_ids: Vec::new(),
-            arrays: BTreeMap::new(),
-            extra: noted(not_sent),
-        }
-    }
-
-    fn take_choice(
-        &mut self,
-        choice: TokenChoice,
-        out: &mut VecDeque<EngineEvent>,
-    ) -> Result<(), EngineError> {
-        if choice.prompt_token_ids.is_some_and(|prompt| !self.prompt.is(&prompt)) {
-            return Err(EngineError::malformed(
-                "it sampled behind another prompt than it was given",
-            ));
-        }
-        self.finish.note(choice.finish_reason, choice.stop_reason);
-        self.weight_versions.extend(choice.weight_versions.into_iter().flatten());
-        self.kept_ids.extend(choice.sampling_mask.into_iter().flatten());
-        if let Some(text) = choice.routed_experts {
-            match arrays::from_npy(&text) {
-                Some(array) => drop(self.arrays.insert("routed_experts".to_owned(), array)),
-                // Of another form than is known here: kept as it came.
-                None => drop(self.extra.insert("routed_experts".to_owned(), text.into())),
-            }
-        }
-        let ids = choice.token_ids.unwrap_or_default();
-        if ids.is_empty() {
-            return Ok(());
-        }
-        self.vocabulary.check(&ids)?;
-        self.sampled += ids.len() as u64;
-        let paired = choice.logprobs.and_then(|logprobs| logprobs.pair(&ids));
-        let logprobs = paired.unwrap_or_else(|| {
-            self.unpaired += ids.len() as u64;
-            vec![None; ids.len()]
-        });
-        let logprobs = logprobs.into_iter().map(|logprob| logprob.map(with_infinity)).collect();
-        out.push_back(EngineEvent::Chunk { events: Vec::new(), ids, logprobs });
-        Ok(())
-    }
-}
-
-impl ReplyReader for VllmTokenReader {
-    fn read(&mut self, data: &[u8], out: &mut VecDeque<EngineEvent>) -> Result<(), EngineError> {
-        let reply: TokenReply = serde_json::from_slice(data).map_err(EngineError::malformed)?;
-        if let Some(error) = reply.error.filter(|error| error.get() != "null") {
-            return Err(EngineError::from_stream(error.get().as_bytes()));
-        }
-        self.usage = reply.usage.or(self.usage);
-        if let Some(usage) = self.usage {
-            self.prompt.counted(Usage::from(usage).prompt_tokens, out);
-        }
-        match reply.choices.into_iter().next() {
-            Some(choice) => self.take_choice(choice, out),
-            None => Ok(()),
-        }
-    }
-
-    fn finish(&mut self, out: &mut VecDeque<EngineEvent>) -> Result<EngineEnd, EngineError> {
-        let Some(engine_finish) = self.finish.reason.clone() else {
-            return Err(EngineError::malformed("the reply ended without a finish reason"));
-        };
-        let mut extra = std::mem::take(&mut self.extra);
-        if self.unpaired > 0 {
-            extra.insert("logprobs_not_paired".into(), json!(self.unpaired));
-        }
-        let mut arrays = std::mem::take(&mut self.arrays);
-        if !self.kept_ids.is_empty() {
-            arrays::of_kept_ids("sampling_mask", &self.kept_ids, &mut arrays);
-        }
-        let given = self.prompt.tokens();
-        let counted =
-            Usage { prompt_tokens: given, completion_tokens: self.sampled, ..Usage::default() };
-        let usage = self.usage.map_or(counted, Usage::from);
-        self.prompt.ended(usage, &mut extra, out);
-        Ok(EngineEnd {
-            finish: self.finish.normalise(false, false),
-            engine_finish,
-            stop_sequence: self.finish.stop_sequence.take(),
-            usage,
-            weight_versions: std::mem::take(&mut self.weight_versions),
-            arrays,
-            extra,
-        })
-    }
 }

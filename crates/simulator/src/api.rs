@@ -1,4 +1,4 @@
-//! The HTTP face: vLLM's routes, and `/simulator/…` for tests.
+//! The HTTP face: the routes of vLLM or of TensorRT-LLM, and `/simulator/…` for tests.
 
 mod chat;
 mod chat_reply;
@@ -11,6 +11,7 @@ mod generation;
 mod logprobs;
 mod prefix_cache;
 mod server;
+mod tensorrt;
 mod token_stream;
 mod tokens;
 
@@ -18,12 +19,13 @@ use crate::activity::{Activity, SeenRequest};
 use crate::control::Control;
 use crate::policy::PlayedPolicy;
 use crate::weights::{mix, text_seed};
-use crate::{ChatTemplate, Policy, SimulatorConfig, SimulatorError, Vocabulary};
+use crate::{ChatTemplate, EngineApi, Policy, SimulatorConfig, SimulatorError, Vocabulary};
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::routing::{get, post};
 use error::ApiError;
 use http::{HeaderMap, Uri};
+use polar_tokens::template::Preparation;
 use prefix_cache::PrefixCache;
 use serde_json::Value;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -48,7 +50,10 @@ impl Simulator {
     pub(crate) fn new(config: SimulatorConfig) -> Result<Self, SimulatorError> {
         Ok(Self {
             vocabulary: Vocabulary::load()?,
-            template: ChatTemplate::load()?,
+            template: match config.speaks {
+                EngineApi::Vllm => ChatTemplate::load()?,
+                EngineApi::TensorRtLlm => ChatTemplate::load_for(Preparation::TensorRtLlm)?,
+            },
             activity: Arc::new(Activity::keeping(config.kept_requests)),
             control: Control::default(),
             cache: PrefixCache::default(),
@@ -122,6 +127,20 @@ fn now() -> u64 {
 }
 
 pub(crate) fn router(simulator: Arc<Simulator>) -> Router {
+    let routes = match simulator.config.speaks {
+        EngineApi::Vllm => vllm_routes(),
+        EngineApi::TensorRtLlm => tensorrt::routes(simulator.config.renders),
+    };
+    routes
+        .route("/simulator/stats", get(server::simulator_stats))
+        .route("/simulator/requests", get(server::simulator_requests))
+        .fallback(server::not_found)
+        .method_not_allowed_fallback(server::method_not_allowed)
+        .layer(DefaultBodyLimit::max(MOST_BODY_BYTES))
+        .with_state(simulator)
+}
+
+fn vllm_routes() -> Router<Arc<Simulator>> {
     Router::new()
         .route("/v1/chat/completions", post(chat::chat))
         .route("/v1/completions", post(completions::completions))
@@ -141,10 +160,4 @@ pub(crate) fn router(simulator: Arc<Simulator>) -> Router {
         .route("/is_paused", get(server::is_paused))
         .route("/abort_requests", post(server::abort_requests))
         .route("/reset_prefix_cache", post(server::reset_prefix_cache))
-        .route("/simulator/stats", get(server::simulator_stats))
-        .route("/simulator/requests", get(server::simulator_requests))
-        .fallback(server::not_found)
-        .method_not_allowed_fallback(server::method_not_allowed)
-        .layer(DefaultBodyLimit::max(MOST_BODY_BYTES))
-        .with_state(simulator)
 }

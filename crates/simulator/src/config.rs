@@ -34,10 +34,25 @@ pub struct SimulatorConfig {
     pub parse_tools: bool,
     /// Whether ids are taken at `/inference/v1/generate` (vLLM's `--enable-scale-out`).
     pub scale_out: bool,
+    /// Whose API it speaks.
+    pub speaks: EngineApi,
+    /// Whether prompts are rendered for others (TensorRT-LLM's
+    /// `TRTLLM_ENABLE_RENDER_ENDPOINTS=1`). vLLM always does.
+    pub renders: bool,
     /// Defaults under each request's `chat_template_kwargs`.
     pub chat_template_kwargs: Map<String, Value>,
     /// Requests kept for `/simulator/requests`.
     pub kept_requests: usize,
+}
+
+/// An engine's API.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum EngineApi {
+    /// vLLM's, which was held against the real server.
+    #[default]
+    Vllm,
+    /// TensorRT-LLM's `trtllm-serve`, by its published source.
+    TensorRtLlm,
 }
 
 impl Default for SimulatorConfig {
@@ -55,6 +70,8 @@ impl Default for SimulatorConfig {
             parse_reasoning: true,
             parse_tools: true,
             scale_out: true,
+            speaks: EngineApi::default(),
+            renders: false,
             chat_template_kwargs: Map::new(),
             kept_requests: 16,
         }

@@ -2,7 +2,7 @@
 //!
 //! Speaks vLLM's HTTP API, with exact token ids and logprobs, and plays a scripted
 //! [`Policy`] instead of sampling: the quick start, `polar harness check` and tests run
-//! against it. Same request, same policy, same seed: same reply, down to the last id.
+//! against it. It can speak TensorRT-LLM's instead, see [`EngineApi`]. Same request, same policy, same seed: same reply, down to the last id.
 //! What a policy says depends on the conversation in the request alone, unless a rule says
 //! how many `times` it holds; the server keeps counters, the last requests and which rules
 //! answered for tests, nothing else.
@@ -28,7 +28,7 @@ mod vocabulary;
 mod weights;
 
 pub use activity::{Answer, SeenRequest, Stats};
-pub use config::{SimulatorConfig, Speed};
+pub use config::{EngineApi, SimulatorConfig, Speed};
 pub use fault::{Fault, FaultChance, FaultSyntaxError};
 pub use model_files::write_model_files;
 pub use policy::{Policy, PolicyError, shipped_policies, shipped_policy};

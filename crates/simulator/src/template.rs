@@ -15,14 +15,20 @@ pub(crate) const TEMPLATE: &str = include_str!("../assets/chat_template.jinja");
 #[derive(Debug)]
 pub struct ChatTemplate {
     template: Template,
+    preparation: Preparation,
 }
 
 impl ChatTemplate {
     /// Loads the shipped template.
     pub fn load() -> Result<Self, SimulatorError> {
+        Self::load_for(Preparation::Vllm)
+    }
+
+    /// The same over messages prepared as another engine does.
+    pub fn load_for(preparation: Preparation) -> Result<Self, SimulatorError> {
         let templates = vec![("default".to_owned(), TEMPLATE.to_owned())];
         let template = Template::new(TemplateFiles { templates, specials: Map::new() })?;
-        Ok(Self { template })
+        Ok(Self { template, preparation })
     }
 
     /// The prompt text. `options` are the request's `chat_template_kwargs`.
@@ -33,8 +39,8 @@ impl ChatTemplate {
         add_generation_prompt: bool,
         options: &Map<String, Value>,
     ) -> Result<String, SimulatorError> {
-        let messages = Preparation::Vllm.messages(messages);
-        let tools = tools.map(|tools| Preparation::Vllm.tools(tools));
+        let messages = self.preparation.messages(messages);
+        let tools = tools.map(|tools| self.preparation.tools(tools));
         // The shipped template reads no clock.
         let now = CivilDateTime::default();
         let input = RenderInput {

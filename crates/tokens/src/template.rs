@@ -158,7 +158,9 @@ impl ChatTemplate {
     pub fn content_format(&self, by: Preparation, with_tools: bool) -> ContentFormat {
         let [vllm, sglang] = self.formats.get(self.chosen(with_tools)).copied().unwrap_or_default();
         match by {
-            Preparation::Transformers | Preparation::LlamaCpp => ContentFormat::Text,
+            Preparation::Transformers | Preparation::LlamaCpp | Preparation::TensorRtLlm => {
+                ContentFormat::Text
+            }
             Preparation::Vllm => vllm,
             Preparation::Sglang => sglang,
         }

@@ -1,12 +1,12 @@
 //! `polar simulate-engine`.
 
-use crate::args::SimulateEngine;
+use crate::args::{SimulateEngine, SpokenApi};
 use crate::commands::serve::until_interrupted;
 use crate::stack;
 use anyhow::{Context, Result};
 use polar_simulator::{
-    FaultChance, Policy, SimulatorConfig, SimulatorError, Speed, shipped_policies, shipped_policy,
-    write_model_files,
+    EngineApi, FaultChance, Policy, SimulatorConfig, SimulatorError, Speed, shipped_policies,
+    shipped_policy, write_model_files,
 };
 use std::io::{ErrorKind, Write as _};
 use std::net::SocketAddr;
@@ -30,6 +30,10 @@ pub(crate) async fn simulate_engine(args: SimulateEngine) -> Result<()> {
         parse_reasoning: !args.raw_text,
         parse_tools: !args.raw_text,
         scale_out: !args.no_scale_out,
+        speaks: match args.speak {
+            SpokenApi::Vllm => EngineApi::Vllm,
+            SpokenApi::TensorRtLlm => EngineApi::TensorRtLlm,
+        },
         seed: args.seed,
         fault: args.fault.map(|fault| FaultChance { fault, probability: args.fault_probability }),
         ..SimulatorConfig::default()

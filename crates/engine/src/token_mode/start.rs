@@ -2,10 +2,13 @@
 //! which is checked by comparing.
 
 use super::TokenMode;
-use crate::probe::{Check, Outcome, collect, count_problem, tool};
+use crate::probe::{
+    Check, Generation, Outcome, ProbeReport, collect, count_problem, forced_beside,
+    settle_logprob_mode, tool,
+};
 use crate::{
-    Engine, EngineError, EngineKind, GenerateRequest, ModelFiles, ModelFilesError, ParserChoice,
-    ParserOptions,
+    Engine, EngineError, EngineInfo, EngineKind, GenerateRequest, ModelFiles, ModelFilesError,
+    ParserChoice, ParserOptions, Rendering,
 };
 use jiff::ZonedDateTime;
 use polar_convo::{Block, Dialect, Message, Request, Role, chat_messages, chat_tools};
@@ -51,6 +54,20 @@ pub enum TokenModeError {
     /// The engine makes other prompts.
     #[error("{}", disagreement(.0))]
     Disagrees(Box<Disagreement>),
+    /// The engine makes prompts of another length, and tells no more of them.
+    #[error(
+        "the engine makes a prompt of {theirs} tokens of {conversation} and Polar one of {ours} from \
+         the model's files, so that they are not the same. Give the files that the engine serves \
+         (--model-files), and the engine no chat template of its own"
+    )]
+    OtherLength {
+        /// What the conversation holds.
+        conversation: &'static str,
+        /// Tokens of the engine's prompt.
+        theirs: u64,
+        /// Tokens of ours.
+        ours: u64,
+    },
     /// `auto` found no parser.
     #[error(
         "the chat template does not tell how the model writes tool calls and reasoning; name the \
@@ -99,12 +116,14 @@ pub struct TokenModeOptions {
 
 impl TokenMode {
     /// Begins token mode on an engine that was connected to. `parsers` say how the model writes
-    /// calls and reasoning; where nothing is said, its template tells.
+    /// calls and reasoning; where nothing is said, its template tells. What was checked goes to the
+    /// report.
     pub(crate) async fn start(
         engine: Arc<dyn Engine>,
         options: TokenModeOptions,
         parsers: ParserOptions,
-    ) -> Result<(Self, Vec<Check>), TokenModeError> {
+        report: &mut ProbeReport,
+    ) -> Result<Self, TokenModeError> {
         let files = match options.files {
             Some(files) => files,
             None => files_of(engine.as_ref())?,
@@ -118,17 +137,24 @@ impl TokenMode {
             return Err(TokenModeError::OtherVocabulary { tokenizer, engine: vocabulary });
         }
         let mode = Self::new(engine, prompts, family)?;
-        let checks = vec![mode.compare().await?, mode.goes_on()?, mode.samples().await?];
-        Ok((mode, checks))
+        report.info.token_mode = Some(mode.info());
+        report.checks.extend([mode.compare().await?, mode.goes_on()?]);
+        let (check, sampled) = mode.samples().await?;
+        report.checks.push(check);
+        if !report.info.kind.tells_ids_of_chats() {
+            let check = mode.measure_logprob_mode(&sampled, &mut report.info).await;
+            report.checks.push(check);
+        }
+        Ok(mode)
     }
 
     /// Lets the engine make prompts of conversations too.
     async fn compare(&self) -> Result<Check, TokenModeError> {
         let engine = self.engine.tokens().ok_or_else(super::takes_no_ids)?;
-        let mut compared = 0;
+        let (mut compared, mut by_length) = (0, false);
         for (name, request) in conversations() {
-            let theirs = match engine.render(&request).await {
-                Ok(ids) => Ok(ids),
+            let theirs = match engine.rendering(&request).await {
+                Ok(rendering) => Ok(rendering),
                 // Its template does not take such a conversation.
                 Err(error) if error.status.is_some_and(|status| (400..=500).contains(&status)) => {
                     Err(error.message)
@@ -137,12 +163,42 @@ impl TokenMode {
             };
             let ours = self.prompt(&request).map_err(|error| error.to_string());
             compared += u32::from(ours.is_ok());
+            let theirs = match (theirs, &ours) {
+                (Ok(Rendering::Length(theirs)), Ok(ids)) => {
+                    by_length = true;
+                    let (ours, conversation) = (ids.len() as u64, name);
+                    if ours != theirs {
+                        return Err(TokenModeError::OtherLength { conversation, theirs, ours });
+                    }
+                    continue;
+                }
+                // It takes what our template refuses.
+                (Ok(Rendering::Length(_)), Err(_)) => Ok(Vec::new()),
+                (Ok(Rendering::Ids(ids)), _) => Ok(ids),
+                (Err(refusal), _) => Err(refusal),
+            };
             if let Some(found) = self.difference(name, ours, theirs) {
                 return Err(TokenModeError::Disagrees(Box::new(found)));
             }
         }
         // The template refuses the others here and there.
-        Ok(passed("prompts", format!("{compared} conversations, as the engine renders them")))
+        Ok(match by_length {
+            false => {
+                passed("prompts", format!("{compared} conversations, as the engine renders them"))
+            }
+            true => Check {
+                name: "prompts".to_owned(),
+                outcome: Outcome::Warning,
+                detail: format!(
+                    "{compared} conversations are as long as the engine's; it does not tell their ids, \
+                     so that they were not compared"
+                ),
+                advice: Some(
+                    "start it with TRTLLM_ENABLE_RENDER_ENDPOINTS=1, if its version reads that"
+                        .to_owned(),
+                ),
+            },
+        })
     }
 
     fn difference(
@@ -200,19 +256,16 @@ impl TokenMode {
     }
 
     /// Lets the engine sample behind ids.
-    async fn samples(&self) -> Result<Check, TokenModeError> {
+    async fn samples(&self) -> Result<(Check, Generation), TokenModeError> {
         let mut request = conversations().remove(0).1;
         request.sampling.max_tokens = Some(6);
         // So that the outcome is the same at each start.
         request.sampling.temperature = Some(0.0);
-        request.sampling.say_defaults();
         request.stream = true;
-        let prompt: Arc<[u32]> = self.prompt(&request)?.into();
-        let asked = GenerateRequest { request, request_id: "polar-probe-ids".to_owned() };
-        let generation = collect(self.generate(prompt.clone(), asked, None).await?).await?;
+        let (prompt, generation) = self.sample(request).await?;
         let logprobs = generation.logprobs.iter().flatten().count();
-        let problem = match generation.prompt_ids {
-            Some(ids) if ids == *prompt => {
+        let problem = match &generation.prompt_ids {
+            Some(ids) if **ids == *prompt => {
                 count_problem("sampled", generation.ids.len(), generation.completion_tokens)
             }
             _ => Some("the engine does not say that it took the prompt's ids".to_owned()),
@@ -222,8 +275,33 @@ impl TokenMode {
             None if generation.ids.is_empty() || logprobs == 0 => {
                 Err(TokenModeError::Unfit("it gives no logprobs of what it samples".to_owned()))
             }
-            None => Ok(passed("ids in, ids out", format!("{} sampled", generation.ids.len()))),
+            None => {
+                let check = passed("ids in, ids out", format!("{} sampled", generation.ids.len()));
+                Ok((check, generation))
+            }
         }
+    }
+
+    /// Finds out what logprobs mean, for engines whose chats do not show it. `sampled` is what is
+    /// likely.
+    async fn measure_logprob_mode(&self, sampled: &Generation, info: &mut EngineInfo) -> Check {
+        let (forced, bias) = forced_beside(sampled.ids.first().copied().unwrap_or_default());
+        let mut request = conversations().remove(0).1;
+        request.sampling.max_tokens = Some(1);
+        request.rest.insert("logit_bias".to_owned(), bias);
+        let seen = self.sample(request).await.ok().map(|(_, seen)| seen);
+        settle_logprob_mode(info, forced, seen.as_ref())
+    }
+
+    async fn sample(
+        &self,
+        mut request: Request,
+    ) -> Result<(Arc<[u32]>, Generation), TokenModeError> {
+        request.sampling.say_defaults();
+        let prompt: Arc<[u32]> = self.prompt(&request)?.into();
+        let asked = GenerateRequest { request, request_id: "polar-probe-ids".to_owned() };
+        let generation = collect(self.generate(prompt.clone(), asked, None).await?).await?;
+        Ok((prompt, generation))
     }
 }
 
@@ -272,6 +350,7 @@ fn renderer(kind: EngineKind, files: ModelFiles) -> Result<PromptRenderer, Token
         EngineKind::Vllm => Preparation::Vllm,
         EngineKind::Sglang => Preparation::Sglang,
         EngineKind::LlamaCpp => Preparation::LlamaCpp,
+        EngineKind::TensorRtLlm => Preparation::TensorRtLlm,
     };
     Ok(PromptRenderer::new(template, Arc::new(tokenizer), preparation, files.stop_token_ids))
 }

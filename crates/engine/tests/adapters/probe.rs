@@ -190,7 +190,7 @@ async fn something_that_is_no_engine_is_refused() {
     })
     .await;
     let error = polar_engine::connect(&server.url, EngineOptions::default()).await.err().unwrap();
-    assert!(error.to_string().contains("say whether it is vllm"), "{error}");
+    assert!(error.to_string().contains("say which one it is with --engine-kind"), "{error}");
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use crate::{Rig, simulated_model, within};
 use polar_engine::{EngineOptions, TokenModeOptions};
 use polar_gateway::SessionHandle;
 use polar_record::RecordedSession;
-use polar_simulator::{Policy, SimulatorConfig, SimulatorHandle};
+use polar_simulator::{EngineApi, Policy, SimulatorConfig, SimulatorHandle};
 use polar_trajectory::{Built, build, verify, verify_fingerprints};
 use polar_types::{ForkCause, HarnessRules, HistoryPolicy, SamplingPins, TrajectoryStrategy};
 use serde_json::{Value, json};
@@ -44,8 +44,15 @@ async fn rig() -> (Rig, SimulatorHandle) {
 }
 
 async fn rig_in(token_mode: Option<TokenModeOptions>) -> (Rig, SimulatorHandle) {
+    rig_before(EngineApi::Vllm, token_mode).await
+}
+
+async fn rig_before(
+    speaks: EngineApi,
+    token_mode: Option<TokenModeOptions>,
+) -> (Rig, SimulatorHandle) {
     let policy = Policy::from_yaml(POLICY).unwrap();
-    let config = SimulatorConfig { policy, ..SimulatorConfig::default() };
+    let config = SimulatorConfig { policy, speaks, ..SimulatorConfig::default() };
     let options = EngineOptions { token_mode, ..EngineOptions::default() };
     Rig::before_simulator(config, options).await
 }
@@ -142,7 +149,12 @@ fn noted(recorded: &RecordedSession, field: &str) -> Vec<Value> {
 
 #[tokio::test]
 async fn promise_2_a_conversation_is_one_trace_whatever_a_harness_does_to_its_history() {
-    let (rig, simulator) = rig().await;
+    one_trace(EngineApi::Vllm, "/inference/v1/generate").await;
+    one_trace(EngineApi::TensorRtLlm, "/v1/completions").await;
+}
+
+async fn one_trace(speaks: EngineApi, place: &str) {
+    let (rig, simulator) = rig_before(speaks, Some(simulated_model())).await;
     let session = open(&rig, "s", HistoryPolicy::Sampled);
     let mut client = Client::new(&rig, &session);
     for _ in 0..3 {
@@ -161,7 +173,7 @@ async fn promise_2_a_conversation_is_one_trace_whatever_a_harness_does_to_its_hi
     assert_eq!(trajectory.traces.len(), 1, "{:?}", trajectory.forks);
     assert_eq!(trajectory.tokens.trained, trajectory.tokens.sampled);
     let asked = simulator.requests();
-    let generated = asked.iter().filter(|request| request.path.ends_with("/generate")).count();
+    let generated = asked.iter().filter(|request| request.path == place).count();
     assert!(generated >= 9, "asked with ids: {generated}");
 }
 
@@ -258,4 +270,30 @@ async fn what_ids_cannot_hold_goes_to_the_engine_as_messages_with_the_reason() {
     let sequence: Vec<u32> = sequence.into_iter().flatten().flatten().collect();
     assert!(recorded.prompt_ids(last).unwrap().starts_with(&sequence));
     built(&recorded);
+}
+
+/// TensorRT-LLM tells no ids of a chat.
+#[tokio::test]
+async fn promise_3_a_call_whose_ids_the_engine_does_not_tell_has_none_and_is_counted() {
+    let (rig, _simulator) = rig_before(EngineApi::TensorRtLlm, Some(simulated_model())).await;
+    let session = open(&rig, "s", HistoryPolicy::Sampled);
+    let mut client = Client::new(&rig, &session);
+    client.say("go on").await;
+    let form = json!({"type": "json_object"});
+    let asked = json!([{"role": "user", "content": "a title"}]);
+    let body = json!({"model": "m", "messages": asked, "response_format": form});
+    let sent = rig.post("/v1/chat/completions", session.secret(), &body).send();
+    let reply: Value = within("a reply", sent).await.unwrap().json().await.unwrap();
+    assert!(!reply["choices"][0]["message"]["content"].as_str().unwrap().is_empty());
+    client.say("go on").await;
+    session.close().unwrap();
+    let recorded = rig.recorded("s");
+    let untold = &recorded.calls()[1];
+    assert!(recorded.prompt_ids(untold).is_none() && recorded.sampled_ids(untold).is_none());
+    assert!(untold.meta.extra["ids_missing"].is_string(), "{:?}", untold.meta.extra);
+    assert_eq!(noted(&recorded, "behind"), [Value::Null, Value::Null, json!("c00000")]);
+    let trajectory = build(&recorded, TrajectoryStrategy::PrefixMerging, None).trajectory;
+    assert_eq!(verify(&trajectory, &recorded), Ok(()));
+    assert_eq!(trajectory.traces.len(), 1);
+    assert!(trajectory.tokens.sampled > trajectory.tokens.trained, "{:?}", trajectory.tokens);
 }

@@ -1,7 +1,7 @@
 //! Asking the engine without Polar: the same call once more, and the logprob of each
 //! token of a given sequence.
 
-use crate::engine_under_test::EngineUnderTest;
+use crate::engine_under_test::{EngineUnderTest, NOT_STARTED};
 use polar_engine::EngineKind;
 use polar_record::CallRecord;
 use serde::de::DeserializeOwned;
@@ -36,6 +36,7 @@ impl EngineUnderTest {
             body["tool_choice"] = json!("none");
         }
         match self.kind {
+            EngineKind::TensorRtLlm => panic!("{NOT_STARTED}"),
             EngineKind::LlamaCpp => self.again_from_llama(body).await,
             EngineKind::Vllm | EngineKind::Sglang => {
                 body["return_token_ids"] = json!(true);
@@ -105,6 +106,7 @@ impl EngineUnderTest {
                 }
                 scores
             }
+            EngineKind::TensorRtLlm => panic!("{NOT_STARTED}"),
         }
     }
 

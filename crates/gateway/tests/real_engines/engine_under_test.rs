@@ -8,6 +8,9 @@ use serde_json::Value;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+/// It needs a GPU.
+pub(crate) const NOT_STARTED: &str = "no suite starts TensorRT-LLM";
+
 pub(crate) struct EngineUnderTest {
     pub(crate) kind: EngineKind,
     pub(crate) url: String,
@@ -45,6 +48,7 @@ impl EngineUnderTest {
             EngineKind::LlamaCpp => "POLAR_TEST_LLAMA",
             EngineKind::Vllm => "POLAR_TEST_VLLM",
             EngineKind::Sglang => "POLAR_TEST_SGLANG",
+            EngineKind::TensorRtLlm => panic!("{NOT_STARTED}"),
         });
         let gives_raw_text = std::env::var("POLAR_TEST_RAW_TEXT").is_ok();
         let parsers = match gives_raw_text {

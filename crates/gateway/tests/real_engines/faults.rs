@@ -1,6 +1,6 @@
 //! What goes wrong on purpose.
 
-use crate::engine_under_test::EngineUnderTest;
+use crate::engine_under_test::{EngineUnderTest, NOT_STARTED};
 use futures_util::StreamExt;
 use polar_convo::{Dialect, FinishReason, Message, Request, Role};
 use polar_engine::{EngineEnd, EngineEvent, EngineKind, EngineStream, GenerateRequest};
@@ -138,6 +138,7 @@ async fn running(under: &EngineUnderTest) -> u64 {
             let loads = loads["loads"].as_array().unwrap().iter();
             loads.map(|load| load["num_running_reqs"].as_u64().unwrap()).sum()
         }
+        EngineKind::TensorRtLlm => panic!("{NOT_STARTED}"),
     }
 }
 

@@ -17,25 +17,41 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::io;
 
-pub(super) async fn respond(mut generation: Generation, view: &ChatView) -> Response {
+pub(super) async fn respond(generation: Generation, view: &ChatView) -> Response {
+    match played(generation, view).await {
+        Ok((generation, reply)) => Json(response_body(&generation, view, reply)).into_response(),
+        Err(broken) => broken,
+    }
+}
+
+/// What was sampled for a request, before it is put into a server's shape.
+pub(super) struct Reply {
+    pub choices: Vec<Value>,
+    pub sampled: usize,
+    reasoning: usize,
+}
+
+/// Plays all choices to their end. A connection that is to break is an error that does so.
+pub(super) async fn played(
+    mut generation: Generation,
+    view: &ChatView,
+) -> Result<(Generation, Reply), Response> {
     let players = generation.start(generation.unwatched_batch()).await;
     let simulator = std::sync::Arc::clone(&generation.simulator);
     let control = &simulator.control;
     let replies = join_all(players.into_iter().map(|player| play(player, control))).await;
     let Ok(replies) = replies.into_iter().collect::<Result<Vec<_>, Broken>>() else {
-        return broken_response(br#"{"id":"chatcmpl-"#);
+        return Err(broken_response(br#"{"id":"chatcmpl-"#));
     };
-    let (mut sampled, mut reasoning) = (0, 0);
-    let mut choices = Vec::with_capacity(replies.len());
-    for (index, reply) in replies.iter().enumerate() {
-        sampled += reply.player.script().ids.len().min(reply.tokens());
-        reasoning += reply.reasoning_tokens(&generation);
-        choices.push(choice(&generation, view, index, reply));
+    let mut reply = Reply { choices: Vec::with_capacity(replies.len()), sampled: 0, reasoning: 0 };
+    for (index, played) in replies.iter().enumerate() {
+        reply.sampled += played.player.script().ids.len().min(played.tokens());
+        reply.reasoning += played.reasoning_tokens(&generation);
+        reply.choices.push(choice(&generation, view, index, played));
     }
-    generation.simulator.activity.sampled(sampled);
-    let body = Json(response_body(&generation, view, choices, sampled, reasoning)).into_response();
+    generation.simulator.activity.sampled(reply.sampled);
     generation.running.finish();
-    body
+    Ok((generation, reply))
 }
 
 /// A reply that has been played to its end.
@@ -209,13 +225,8 @@ struct ChatReply<'a> {
     metrics: Option<Value>,
 }
 
-fn response_body<'a>(
-    generation: &'a Generation,
-    view: &ChatView,
-    choices: Vec<Value>,
-    sampled: usize,
-    reasoning: usize,
-) -> ChatReply<'a> {
+fn response_body<'a>(generation: &'a Generation, view: &ChatView, reply: Reply) -> ChatReply<'a> {
+    let Reply { choices, sampled, reasoning } = reply;
     let simulator = &generation.simulator;
     let scored = generation.fields.prompt_logprobs.map(|top| {
         prompt_logprobs(simulator, &generation.prompt, usize::try_from(top).unwrap_or(usize::MAX))

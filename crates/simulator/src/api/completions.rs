@@ -104,7 +104,7 @@ impl TokenView for CompletionView {
     fn piece(&mut self, generation: &Generation, piece: Piece<'_>) -> Value {
         let Piece { ids, text, scored, first, end, .. } = piece;
         let lost = usize::from(first && generation.loses_a_logprob());
-        let mut lists = Lists { characters: self.characters, ..Lists::default() };
+        let mut lists = Lists::after(self.characters);
         scored.iter().skip(lost).for_each(|scored| lists.add(scored, true));
         self.characters = lists.characters;
         let shown = generation.shows_ids();
@@ -135,10 +135,10 @@ impl TokenView for CompletionView {
 }
 
 /// Ids of a prompt, and its text when it came as text.
-type Prompt = (Vec<u32>, Option<String>);
+pub(super) type Prompt = (Vec<u32>, Option<String>);
 
 /// One prompt or several, each as text or ids.
-fn prompts(simulator: &Simulator, prompt: &Value) -> Result<Vec<Prompt>, ApiError> {
+pub(super) fn prompts(simulator: &Simulator, prompt: &Value) -> Result<Vec<Prompt>, ApiError> {
     let one = |prompt: &Value| match prompt {
         Value::String(text) => Ok((simulator.encode_prompt(text)?, Some(text.clone()))),
         Value::Array(ids) => Ok((own_ids(simulator, ids)?, None)),
@@ -261,8 +261,9 @@ fn legacy_logprobs(generation: &Generation, reply: &Played, top: usize, echo: bo
     lists.into_json()
 }
 
+/// The four parallel lists of logprobs.
 #[derive(Default)]
-struct Lists {
+pub(super) struct Lists {
     characters: usize,
     text_offset: Vec<usize>,
     token_logprobs: Vec<Option<f64>>,
@@ -271,7 +272,16 @@ struct Lists {
 }
 
 impl Lists {
-    fn into_json(self) -> Value {
+    /// Of what comes behind so many characters.
+    pub(super) fn after(characters: usize) -> Self {
+        Self { characters, ..Self::default() }
+    }
+
+    pub(super) fn characters(&self) -> usize {
+        self.characters
+    }
+
+    pub(super) fn into_json(self) -> Value {
         json!({
             "text_offset": self.text_offset,
             "token_logprobs": self.token_logprobs,
@@ -281,7 +291,7 @@ impl Lists {
     }
 
     /// `known` is false for the first token of a prompt, which nothing comes before.
-    fn add(&mut self, scored: &Scored, known: bool) {
+    pub(super) fn add(&mut self, scored: &Scored, known: bool) {
         let number = |value: f32| f64::from(value);
         self.text_offset.push(self.characters);
         self.characters += scored.text.chars().count();

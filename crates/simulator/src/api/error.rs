@@ -107,6 +107,14 @@ impl ApiError {
         ))
     }
 
+    /// TensorRT-LLM's words for a prompt that does not fit.
+    pub(crate) fn more_than_can_be_prefilled(tokens: usize, window: usize) -> Self {
+        Self::bad_request(format!(
+            "The sum of prompt length ({tokens}.0), query length (0) should not exceed \
+             max_num_tokens ({window})"
+        ))
+    }
+
     /// The place for ids is not there for everyone.
     pub(crate) fn scale_out_disabled() -> Self {
         let message = "Scale-out endpoints are disabled. Restart vllm serve with \
@@ -145,6 +153,28 @@ impl From<SimulatorError> for ApiError {
     }
 }
 
+impl ApiError {
+    /// As TensorRT-LLM has it: without an object around, and without a field's name.
+    pub(crate) fn into_flat_response(self) -> Response {
+        let body = json!({
+            "object": "error",
+            "message": self.message,
+            "type": self.kind,
+            "param": null,
+            "code": self.status.as_u16(),
+        });
+        self.with_body(body)
+    }
+
+    fn with_body(self, body: serde_json::Value) -> Response {
+        let mut response = (self.status, Json(body)).into_response();
+        if let Some(seconds) = self.retry_after {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        response
+    }
+}
+
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let body = json!({"error": {
@@ -153,10 +183,6 @@ impl IntoResponse for ApiError {
             "param": self.param,
             "code": self.status.as_u16(),
         }});
-        let mut response = (self.status, Json(body)).into_response();
-        if let Some(seconds) = self.retry_after {
-            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
-        }
-        response
+        self.with_body(body)
     }
 }

@@ -7,3 +7,4 @@ mod fix_test;
 mod ids;
 mod replies;
 mod support;
+mod tensorrt;

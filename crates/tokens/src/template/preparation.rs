@@ -20,6 +20,9 @@ pub enum Preparation {
     /// llama.cpp: as vLLM, but what is absent of a tool is empty, and numbers with a fraction or an
     /// exponent keep six digits.
     LlamaCpp,
+    /// TensorRT-LLM: as vLLM, but every tool has a `strict`, contents are always texts, and of
+    /// arguments that are no JSON the text stays.
+    TensorRtLlm,
 }
 
 impl Preparation {
@@ -46,6 +49,7 @@ impl Preparation {
                 messages.iter().map(|message| sglang_message(message, format)).collect()
             }
             Self::LlamaCpp => messages.iter().map(llama_message).collect(),
+            Self::TensorRtLlm => messages.iter().map(tensorrt_message).collect(),
         }
     }
 
@@ -56,6 +60,7 @@ impl Preparation {
             Self::Vllm => tools.iter().map(vllm_tool).collect(),
             Self::Sglang => tools.iter().map(sglang_tool).collect(),
             Self::LlamaCpp => tools.iter().map(llama_tool).collect(),
+            Self::TensorRtLlm => tools.iter().map(tensorrt_tool).collect(),
         }
     }
 }
@@ -337,6 +342,55 @@ fn llama_tool(tool: &Value) -> Value {
     }})
 }
 
+fn tensorrt_message(message: &Value) -> Value {
+    let role = role(message);
+    let mut prepared = Map::new();
+    prepared.insert("role".to_owned(), role.into());
+    let content = content_text(message.get("content")).unwrap_or_default();
+    prepared.insert("content".to_owned(), content.into());
+    match role {
+        "assistant" => {
+            let reasoning = given(message, "reasoning").or(given(message, "reasoning_content"));
+            reasoning.map(|text| prepared.insert("reasoning_content".to_owned(), text));
+            if let Some(Value::Array(calls)) = message.get("tool_calls") {
+                let calls = calls.iter().map(with_arguments_where_they_parse).collect();
+                prepared.insert("tool_calls".to_owned(), calls);
+            }
+        }
+        "tool" => {
+            let id = message.get("tool_call_id");
+            id.map(|id| prepared.insert("tool_call_id".to_owned(), id.clone()));
+        }
+        _ => {}
+    }
+    Value::Object(prepared)
+}
+
+/// Arguments become an object; what is not the text of one stays as it is.
+fn with_arguments_where_they_parse(call: &Value) -> Value {
+    let mut call = call.clone();
+    if let Some(function) = call.get_mut("function").and_then(Value::as_object_mut) {
+        let parsed = match function.get("arguments") {
+            None | Some(Value::Null) => Some(json!({})),
+            Some(Value::String(text)) => serde_json::from_str(text).ok().filter(Value::is_object),
+            Some(_) => None,
+        };
+        parsed.map(|object| function.insert("arguments".to_owned(), object));
+    }
+    call
+}
+
+/// The keys that TensorRT-LLM knows, in its order; null when absent.
+fn tensorrt_tool(tool: &Value) -> Value {
+    let field = |key: &str| given(&tool["function"], key);
+    json!({"type": "function", "function": {
+        "name": field("name"),
+        "description": field("description"),
+        "parameters": field("parameters"),
+        "strict": field("strict"),
+    }})
+}
+
 /// Numbers as llama.cpp has them once its template writes them: floats as C's `%g`, integers in 64
 /// bits with a sign. Floats from a million on to 1e16, which it writes with an exponent, are left to
 /// the template's own spelling.
@@ -467,5 +521,30 @@ mod tests {
         let parts = json!({"role": "developer", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]});
         let said = json!({"role": "system", "content": "a\nb"});
         assert_eq!(llama_message(&parts), said);
+    }
+
+    /// As its source (`chat_utils.py`, `openai_protocol.py`) has it.
+    #[test]
+    fn tensorrt_llm_fills_up_tools_and_keeps_arguments_that_do_not_parse() {
+        let by = Preparation::TensorRtLlm;
+        let call = |arguments: &str| json!({"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}});
+        let message = json!({
+            "role": "assistant", "content": null, "name": "n", "reasoning": "hm",
+            "tool_calls": [call(r#"{"b": 1, "a": 2}"#), call("{")],
+        });
+        assert_eq!(
+            prepared(by, ContentFormat::Text, message).to_string(),
+            r#"{"role":"assistant","content":"","reasoning_content":"hm","tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":{"b":1,"a":2}}},{"id":"1","type":"function","function":{"name":"f","arguments":"{"}}]}"#
+        );
+        let result = json!({"role": "tool", "tool_call_id": "1", "content": parts(&["a", "b"])});
+        assert_eq!(
+            prepared(by, ContentFormat::Text, result).to_string(),
+            r#"{"role":"tool","content":"a\nb","tool_call_id":"1"}"#
+        );
+        let tool = json!({"cache": 1, "function": {"parameters": {}, "name": "f", "x": 1}});
+        assert_eq!(
+            by.tools(&[tool])[0].to_string(),
+            r#"{"type":"function","function":{"name":"f","description":null,"parameters":{},"strict":null}}"#
+        );
     }
 }

@@ -1,7 +1,13 @@
-//! Ids in and ids out, against the engines' recorded replies.
+//! Ids in and ids out, against the engines' recorded replies: what holds of all, and in a module each
+//! what one does alone.
+
+mod llama_cpp;
+mod sglang;
+mod tensorrt;
+mod vllm;
 
 use crate::fake_engine::{Answer, FakeEngine, Generation, collect, fixture};
-use crate::place::{ALL, Place, probed};
+use crate::place::{ALL, Place};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use futures_util::StreamExt;
@@ -156,39 +162,6 @@ async fn carried_fields_are_sent_where_they_are_known_and_named_where_not() {
 }
 
 #[tokio::test]
-async fn what_generate_has_no_field_for_is_asked_of_completions() {
-    let (server, engine) = Place::VllmGenerate
-        .serve(|asked| match asked.path.as_str() {
-            "/v1/completions" => Place::VllmCompletions.recorded_answer(asked),
-            _ => Place::VllmGenerate.recorded_answer(asked),
-        })
-        .await;
-    let mut asked = request(false);
-    asked.rest.insert("response_format".into(), json!({"type": "json_object"}));
-    let error = sample(&engine, asked).await.err();
-    assert_eq!(error.unwrap().class, ErrorClass::NotFound, "this server has no completions");
-    let sent = server.last_at("/v1/completions");
-    assert_eq!(sent.body["response_format"], json!({"type": "json_object"}));
-    assert_eq!(sent.body["prompt"], json!(PROMPT));
-}
-
-#[tokio::test]
-async fn promise_3_a_place_whose_logprobs_name_no_ids_is_not_used() {
-    // As before it gave ids: a string in their place.
-    let older = probed(json!({"token": "token_id:7", "logprob": -0.5}));
-    let (server, engine) = Place::VllmCompletions
-        .serve_beside(
-            move |_| Answer::json(&older),
-            |asked| Place::VllmCompletions.recorded_answer(asked),
-        )
-        .await;
-    let reply = sample(&engine, request(false)).await.unwrap();
-    assert!(reply.logprobs.iter().all(Option::is_some));
-    assert_eq!(server.asked_at("/inference/v1/generate").len(), 1, "the probe alone");
-    assert_eq!(server.asked_at("/v1/completions").len(), 1);
-}
-
-#[tokio::test]
 async fn a_schema_is_said_in_the_engines_words() {
     let format = json!({"type": "json_schema", "json_schema": {"schema": {"type": "integer"}}});
     let expected = [
@@ -283,33 +256,6 @@ async fn an_engines_own_refusal_is_understood() {
         Place::Sglang.serve(|_| Answer::Stream(fixture("sglang/ids_too_long.sse"))).await;
     let error = engine.tokens().unwrap().sample(request(true)).await.err().unwrap();
     assert_eq!(error.class, ErrorClass::ContextOverflow);
-}
-
-#[tokio::test]
-async fn a_refused_limit_is_lowered_once() {
-    const REFUSAL: &str = "Requested token count exceeds the model's maximum context length of 100 \
-                           tokens. You requested a total of 115 tokens: 15 tokens from the input \
-                           messages and 100 tokens for the completion.";
-    for stream in [false, true] {
-        let (server, engine) = Place::Sglang
-            .serve(|asked| {
-                let refused = asked.body["sampling_params"]["max_new_tokens"] == 100;
-                let error = json!({"error": {"message": REFUSAL, "code": 400}});
-                match (refused, asked.streams()) {
-                    (true, true) => Answer::Stream(format!("data: {error}\n\ndata: [DONE]\n\n")),
-                    (true, false) => Answer::Json(400, error.to_string()),
-                    _ => Place::Sglang.recorded_answer(asked),
-                }
-            })
-            .await;
-        let mut asked = request(stream);
-        asked.sampling.max_tokens = Some(100);
-        let reply = sample(&engine, asked).await.unwrap();
-        assert_eq!(reply.ids, REPLY);
-        let sent = server.last_at("/generate").body;
-        assert_eq!(sent["sampling_params"]["max_new_tokens"], 85);
-        assert_ne!(sent["rid"], "call-1", "the engine may still know the refused one");
-    }
 }
 
 #[tokio::test]
@@ -440,17 +386,6 @@ async fn promise_3_logprobs_of_other_ids_are_missing() {
 }
 
 #[tokio::test]
-async fn promise_3_a_missing_logprob_leaves_a_hole_of_its_own() {
-    let (_server, engine) = answering(Place::Llama, |reply| {
-        reply["completion_probabilities"].as_array_mut().unwrap().remove(4);
-    })
-    .await;
-    let reply = sample(&engine, request(false)).await.unwrap();
-    let holes: Vec<usize> = (0..18).filter(|at| reply.logprobs[*at].is_none()).collect();
-    assert_eq!(holes, [4]);
-}
-
-#[tokio::test]
 async fn promise_3_a_prompt_of_another_length_is_not_confirmed() {
     let counts = [
         (Place::VllmGenerate, "/usage/prompt_tokens"),
@@ -470,16 +405,6 @@ async fn promise_3_a_prompt_of_another_length_is_not_confirmed() {
 }
 
 #[tokio::test]
-async fn a_prompt_with_other_ids_is_an_error() {
-    let (_server, engine) = answering(Place::VllmCompletions, |reply| {
-        reply["choices"][0]["prompt_token_ids"][3] = json!(7);
-    })
-    .await;
-    let error = sample(&engine, request(false)).await.unwrap_err();
-    assert!(error.message.contains("another prompt"), "{error}");
-}
-
-#[tokio::test]
 async fn a_sampled_id_outside_the_vocabulary_is_an_error() {
     let ids = [
         (Place::VllmGenerate, "/choices/0/token_ids/2"),
@@ -493,16 +418,6 @@ async fn a_sampled_id_outside_the_vocabulary_is_an_error() {
         let error = sample(&engine, request(false)).await.unwrap_err();
         assert!(error.message.contains("99999"), "{place:?}: {error}");
     }
-}
-
-#[tokio::test]
-async fn minus_infinity_is_read_as_vllm_writes_it() {
-    let (_server, engine) = answering(Place::VllmGenerate, |reply| {
-        reply["choices"][0]["logprobs"]["content"][1]["logprob"] = json!(-9999.0);
-    })
-    .await;
-    let reply = sample(&engine, request(false)).await.unwrap();
-    assert_eq!(reply.logprobs[1], Some(f32::NEG_INFINITY));
 }
 
 #[tokio::test]
@@ -546,65 +461,6 @@ async fn an_end_that_only_the_caller_knows_ends_the_turn() {
         }
         assert_eq!(reply.end().finish, FinishReason::Stop);
     }
-}
-
-#[tokio::test]
-async fn a_stream_of_new_ids_alone_is_read_like_one_of_all_ids() {
-    // As with `--incremental-streaming-output`: one or two new ids an event, in the ways events
-    // are made up.
-    let whole: Value = serde_json::from_str(&fixture("sglang/ids.json")).unwrap();
-    let logprobs = whole["meta_info"]["output_token_logprobs"].as_array().unwrap().clone();
-    let event = |range: std::ops::Range<usize>| {
-        let mut event = whole.clone();
-        event["output_ids"] = json!(REPLY[range.clone()]);
-        event["meta_info"]["output_token_logprobs"] = json!(logprobs[range.clone()]);
-        event["meta_info"]["completion_tokens"] = json!(range.end);
-        if range.end < REPLY.len() {
-            event["meta_info"]["finish_reason"] = Value::Null;
-        }
-        format!("data: {event}\n\n")
-    };
-    let events = [event(0..1), event(1..3), event(3..3), event(3..18)].concat();
-    let (_server, engine) =
-        Place::Sglang.serve(move |_| Answer::Stream(format!("{events}data: [DONE]\n\n"))).await;
-    let reply = sample(&engine, request(true)).await.unwrap();
-    assert_eq!(reply.ids, REPLY);
-    assert!(reply.logprobs.iter().all(Option::is_some));
-    assert_eq!(reply.chunks, 3);
-}
-
-#[tokio::test]
-async fn ids_that_run_ahead_of_their_logprobs_wait_for_them() {
-    // SGLang writes an event only when it is fetched: its list of ids may have grown by then.
-    let recorded = fixture("sglang/ids.sse");
-    let mut events: Vec<Value> = recorded
-        .split("\n\n")
-        .filter_map(|event| serde_json::from_str(event.strip_prefix("data: ")?).ok())
-        .collect();
-    events[4]["output_ids"] = json!(REPLY[..7]);
-    let events: String = events.iter().map(|event| format!("data: {event}\n\n")).collect();
-    let (_server, engine) =
-        Place::Sglang.serve(move |_| Answer::Stream(format!("{events}data: [DONE]\n\n"))).await;
-    let reply = sample(&engine, request(true)).await.unwrap();
-    assert_eq!(reply.ids, REPLY);
-    assert!(reply.logprobs.iter().all(Option::is_some));
-}
-
-#[tokio::test]
-async fn what_was_left_to_sample_from_is_kept() {
-    let (server, engine) =
-        Place::Sglang.serve(|_| Answer::json(fixture("sglang/ids_mask.json"))).await;
-    let mut asked = request(false);
-    asked.rest.insert("return_sampling_mask".into(), true.into());
-    let reply = sample(&engine, asked).await.unwrap();
-    assert_eq!(server.last_at("/generate").body["return_sampling_mask"], true);
-    let arrays = &reply.end().arrays;
-    let shape = |name: &str| (arrays[name].dtype.as_str(), arrays[name].shape.clone());
-    let sampled = reply.ids.len() as u64;
-    // Three were left each time.
-    assert_eq!(shape("sampling_mask"), ("uint32", vec![3 * sampled]));
-    assert_eq!(shape("sampling_mask_offsets"), ("uint32", vec![sampled + 1]));
-    assert_eq!(shape("sampling_logprobs"), ("float32", vec![sampled]));
 }
 
 #[tokio::test]
@@ -666,34 +522,6 @@ async fn a_sequence_is_scored_by_the_engine() {
         }
         assert!(engine.tokens().unwrap().score(&sequence[1..], 15).await.is_err(), "{place:?}");
     }
-}
-
-/// SGLang calls the last id of the vocabulary 0.
-#[tokio::test]
-async fn promise_3_a_score_of_another_id_is_refused() {
-    let sequence: Vec<u32> = PROMPT.iter().chain(&REPLY).copied().collect();
-    let called = |id: u32| {
-        let mut reply: Value = serde_json::from_str(&fixture("sglang/scores.json")).unwrap();
-        reply["meta_info"]["input_token_logprobs"][4][1] = json!(id);
-        Place::Sglang.serve(move |_| Answer::json(&reply))
-    };
-    let (_server, engine) = called(0).await;
-    let tokens = engine.tokens().unwrap();
-    let error = tokens.score(&sequence, 15).await.unwrap_err();
-    assert!(error.message.contains("another prompt"), "{error}");
-    let mut of_last = sequence.clone();
-    of_last[18] = engine.info().vocab_size.unwrap() - 1;
-    assert!(tokens.score(&of_last, 15).await.unwrap()[18].is_some());
-    let (_server, engine) = called(7).await;
-    assert!(engine.tokens().unwrap().score(&of_last, 15).await.is_err());
-}
-
-#[tokio::test]
-async fn llama_cpp_says_that_it_does_not_score() {
-    let (_server, engine) = Place::Llama.recorded_server().await;
-    let error = engine.tokens().unwrap().score(&PROMPT, 0).await.unwrap_err();
-    assert_eq!(error.class, ErrorClass::Invalid);
-    assert!(error.message.contains("llama.cpp does not tell"), "{error}");
 }
 
 #[tokio::test]
