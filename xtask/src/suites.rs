@@ -85,6 +85,12 @@ pub(crate) const ALL: &[Suite] = &[
         run: docker,
     },
     Suite {
+        name: "apptainer",
+        about: "sandboxes by Apptainer, with and without root; installs it on Debian as root",
+        default: false,
+        run: apptainer,
+    },
+    Suite {
         name: "docker-clis",
         about: "agent CLIs in Docker without egress; 3 GB at first; needs root, debootstrap, Docker",
         default: false,
@@ -265,6 +271,29 @@ fn bubblewrap() -> Result<Counts> {
 fn docker() -> Result<Counts> {
     let args = ["test", "--package", "polar-sandbox", "--features", "docker-tests"];
     Command::new("cargo", &args).args(&["--test", "docker", "--quiet"]).run()
+}
+
+/// As root the tests run twice: as a user without rights, and as root.
+fn apptainer() -> Result<Counts> {
+    let mut counts = Command::new("tests/apptainer/install.sh", &[]).check()?;
+    let args = ["test", "--package", "polar-sandbox", "--features", "apptainer-tests"];
+    let test = || Command::new("cargo", &args).args(&["--test", "apptainer", "--quiet"]);
+    if is_root()? {
+        counts.add(test().args(&as_user()?.each_ref().map(String::as_str)).run()?);
+    }
+    counts.add(test().run()?);
+    Ok(counts)
+}
+
+fn is_root() -> Result<bool> {
+    Ok(Command::new("id", &["--user"]).output()? == "0")
+}
+
+/// What has cargo run tests as a user without rights.
+fn as_user() -> Result<[String; 2]> {
+    let runner = root().join("tests/rootless/as_user.sh").canonicalize()?;
+    let runner = runner.to_str().context("the repository's path is not UTF-8")?;
+    Ok(["--config".to_owned(), format!("target.'cfg(all())'.runner='{runner}'")])
 }
 
 fn docker_clis() -> Result<Counts> {

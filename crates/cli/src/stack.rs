@@ -13,7 +13,8 @@ use polar_engine::{
 use polar_gateway::GatewayConfig;
 use polar_node::{Node, NodeConfig, NodeError, ServerAddress};
 use polar_sandbox::{
-    DockerConfig, DockerProvider, LocalConfig, LocalIsolation, LocalProvider, SandboxProvider,
+    ApptainerConfig, ApptainerProvider, DockerConfig, DockerProvider, LocalConfig, LocalIsolation,
+    LocalProvider, SandboxProvider,
 };
 use polar_server::{Server, ServerConfig, ServerHandle, StartError};
 use polar_session::harness::HarnessAdapter;
@@ -309,7 +310,15 @@ pub(crate) async fn providers(
     };
     let config = LocalConfig { isolation, ..LocalConfig::new(node_id, state) };
     let docker = DockerProvider::new(DockerConfig::new(node_id, state));
-    Ok(vec![Arc::new(LocalProvider::new(config)?), Arc::new(docker)])
+    let apptainer = ApptainerConfig {
+        image_cache: paths::cache()?.join("apptainer-images"),
+        ..ApptainerConfig::new(node_id, state)
+    };
+    Ok(vec![
+        Arc::new(LocalProvider::new(config)?),
+        Arc::new(docker),
+        Arc::new(ApptainerProvider::new(apptainer)?),
+    ])
 }
 
 /// Why bubblewrap does not work here; `None` when it does.

@@ -3,11 +3,18 @@
 //! In a local sandbox it opens the listener that leads to the gateway, hands it out, waits
 //! for the word to go, and becomes the command. It keeps nothing open, and ends at once
 //! when the process that asked for it is gone. In a container, where the node may not
-//! enter the network itself, it opens the listener, hands it out and ends.
+//! enter the network itself, it opens the listener, hands it out and ends. Outside it
+//! starts programs that have to end with the node, and in a sandbox that was just made it
+//! looks at the image.
 //!
 //! The `polar` binary is its own helper: its `main` calls [`run_if_called`] before
 //! anything else. It never prints except why a command could not be started, on stderr,
 //! as a shell would.
+
+mod guard;
+mod settle;
+
+pub(crate) use settle::Settled;
 
 use crate::descriptors;
 use rustix::process::{Resource, Rlimit, setrlimit};
@@ -26,6 +33,13 @@ pub const SUBCOMMAND: &str = "sandbox-helper";
 /// Second argument that makes it open a listener, at the port and for the Unix socket that
 /// the next two arguments name.
 pub(crate) const LISTEN: &str = "listen";
+
+/// Second argument that makes it run the program that the other arguments name, and end it
+/// when nobody holds the other end of its stdin any more.
+pub(crate) const GUARD: &str = "guard";
+/// Second argument that makes it copy what the folder that the next argument names holds
+/// into the one that follows, and print as a [`Settled`] what the image has set.
+pub(crate) const SETTLE: &str = "settle";
 
 /// What the helper is asked to become.
 #[derive(Debug, Serialize, Deserialize)]
@@ -63,6 +77,8 @@ fn run() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(2).collect();
     let outcome = match &arguments[..] {
         [listen, port, socket] if listen == LISTEN => hand_out_listener(port, socket),
+        [guard, program, arguments @ ..] if guard == GUARD => guard::run(program, arguments),
+        [settle, from, to] if settle == SETTLE => settle::settle(from.as_ref(), to.as_ref()),
         _ => become_command(),
     };
     outcome.unwrap_or_else(|problem| {

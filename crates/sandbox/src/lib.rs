@@ -9,12 +9,18 @@
 //! model, while its result is graded. A service that a command needs is started by that
 //! same command.
 
+mod apptainer;
 mod bridge;
 mod descriptors;
 mod docker;
 mod exec;
+mod folder_sandbox;
 pub mod helper;
+mod holdings;
+mod libraries;
 mod local;
+mod mount_points;
+mod namespaces;
 mod output;
 mod processes;
 mod program;
@@ -23,6 +29,7 @@ mod snapshot;
 mod spawner;
 mod write;
 
+pub use apptainer::{ApptainerConfig, ApptainerProvider};
 pub use docker::{DockerConfig, DockerProvider};
 pub use local::{LOCAL_PATH, LocalConfig, LocalIsolation, LocalProvider};
 
@@ -147,7 +154,7 @@ impl SandboxError {
 /// Makes sandboxes of one kind.
 #[async_trait]
 pub trait SandboxProvider: Send + Sync {
-    /// `local` or `docker`.
+    /// `local`, `docker` or `apptainer`.
     fn kind(&self) -> &'static str;
 
     /// Whether it works on this machine; the error says what is missing and how to get it.

@@ -19,20 +19,22 @@
 
 mod bubblewrap;
 mod check;
+mod commands;
 mod layout;
 mod process;
-mod sandbox;
 
-pub use sandbox::PATH as LOCAL_PATH;
+pub use commands::PATH as LOCAL_PATH;
 
-use crate::processes::{SANDBOX_MARK, end_all, marked};
+use crate::folder_sandbox::FolderSandbox;
+use crate::holdings::Holdings;
 use crate::program::Program;
-use crate::registry::{Entry, Registry, owner};
+use crate::registry::Entry;
 use crate::spawner::Spawner;
 use crate::{Sandbox, SandboxError, SandboxProvider, SandboxSpec, helper};
 use async_trait::async_trait;
+use commands::LocalCommands;
 use layout::Layout;
-use sandbox::LocalSandbox;
+
 use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -90,7 +92,7 @@ impl LocalConfig {
 pub struct LocalProvider {
     config: LocalConfig,
     helper: Option<Arc<Program>>,
-    registry: Registry,
+    holdings: Holdings,
     spawner: Spawner,
 }
 
@@ -103,25 +105,8 @@ impl LocalProvider {
         let copy = config.state_dir.join("sandboxes").join("helper-of-local");
         // One that is not there is told by the check, and whenever it is needed.
         let helper = config.helper.as_deref().and_then(|path| Program::open(path, copy).ok());
-        let registry = Registry::new(&config.state_dir, "local");
-        Ok(LocalProvider { config, helper: helper.map(Arc::new), registry, spawner })
-    }
-
-    /// Ends all processes of an entry that an earlier process made, then its files.
-    async fn clear(&self, entry: &Entry) -> Result<(), SandboxError> {
-        let mark = self.mark(&entry.name);
-        sandbox::clear(&mark, &entry.folder).await?;
-        self.registry.remove(&entry.name).map_err(|problem| {
-            SandboxError::retryable("forget sandbox", format!("{}: {problem}", entry.name))
-        })
-    }
-
-    fn owner(&self) -> String {
-        owner(&self.config.node, &self.config.state_dir)
-    }
-
-    fn mark(&self, name: &str) -> String {
-        format!("{}/{name}", self.owner())
+        let holdings = Holdings::new(&config.node, &config.state_dir, "local");
+        Ok(LocalProvider { config, helper: helper.map(Arc::new), holdings, spawner })
     }
 }
 
@@ -139,47 +124,20 @@ impl SandboxProvider for LocalProvider {
         refuse_limits(&spec)?;
         let layout = Layout::new(&spec, self.config.isolation)?;
         let entry = Entry { name: spec.name.clone(), folder: layout.folder.clone() };
-        self.registry.add(&entry)?;
+        self.holdings.registry.add(&entry)?;
         if let Err(problem) = layout.make() {
             let message = format!("{}: {problem}", layout.folder.display());
-            if let Err(problem) = self.clear(&entry).await {
-                tracing::warn!(name = entry.name, %problem, "left to the sweep");
-            }
+            self.holdings.clear_or_leave(&entry).await;
             return Err(SandboxError::retryable("make sandbox folder", message));
         }
-        let mark = self.mark(&spec.name);
-        Ok(Box::new(LocalSandbox::new(self, spec, layout, mark)))
+        let mark = self.holdings.mark(&spec.name);
+        let (commands, place) = LocalCommands::new(self, spec, layout, mark);
+        let dying = commands.dying.clone();
+        Ok(Box::new(FolderSandbox::new(commands, place, self.holdings.registry.clone(), dying)))
     }
 
     async fn sweep(&self, keep: &HashSet<String>) -> Result<u32, SandboxError> {
-        let left = self
-            .registry
-            .left_behind()
-            .map_err(|problem| SandboxError::retryable("find earlier sandboxes", problem))?;
-        let mut removed = 0;
-        let mut failed = None;
-        for entry in left.iter().filter(|entry| !keep.contains(&entry.name)) {
-            // One that can't be removed must not keep the others.
-            match self.clear(entry).await {
-                Ok(()) => removed += 1,
-                Err(problem) => failed = Some(problem),
-            }
-        }
-        // Processes whose entry is lost, as when the state folder was emptied by hand.
-        let prefix = format!("{}/", self.owner());
-        let strays = || {
-            marked(SANDBOX_MARK, |mark| {
-                let name = mark.strip_prefix(&prefix);
-                name.is_some_and(|name| !keep.contains(name) && !self.registry.is_live(name))
-            })
-        };
-        if !end_all(strays).await {
-            return Err(SandboxError::retryable(
-                "end processes of earlier sandboxes",
-                "some could not be killed; see `ps` for processes in state D",
-            ));
-        }
-        failed.map_or(Ok(removed), Err)
+        self.holdings.sweep(keep).await
     }
 }
 

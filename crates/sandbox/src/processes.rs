@@ -61,17 +61,40 @@ pub(crate) fn marked(variable: &str, wanted: impl Fn(&str) -> bool) -> HashSet<P
     all().into_iter().filter(|pid| marked(&folder(*pid))).collect()
 }
 
-/// Living children of a process.
-pub(crate) fn children(parent: Pid) -> HashSet<Pid> {
-    let is_child = |pid: &Pid| state(*pid).is_some_and(|state| state.parent == Some(parent));
-    // Most kernels keep a list, by thread; reading it is much cheaper.
-    let threads = std::fs::read_dir(folder(parent).join("task")).into_iter().flatten().flatten();
-    let lists = threads.filter_map(|thread| read_to_string(thread.path().join("children")).ok());
-    let listed = lists.flat_map(|list| pids(&list)).filter(is_child).collect::<HashSet<_>>();
-    if !listed.is_empty() {
-        return listed;
+/// All living descendants of a process that forks nothing at the moment, without itself.
+/// By the lists that most kernels keep, which is much cheaper than looking at all there is.
+pub(crate) fn quiet_descendants(root: Pid) -> HashSet<Pid> {
+    if read_to_string(folder(root).join("task").join(root.to_string()).join("children")).is_err() {
+        return descendants(root);
     }
-    all().into_iter().filter(is_child).collect()
+    let mut found = HashSet::new();
+    let mut todo = vec![root];
+    while let Some(pid) = todo.pop() {
+        let threads = std::fs::read_dir(folder(pid).join("task")).into_iter().flatten().flatten();
+        let lists =
+            threads.filter_map(|thread| read_to_string(thread.path().join("children")).ok());
+        let children = lists.flat_map(|list| pids(&list)).filter(|pid| state(*pid).is_some());
+        todo.extend(children.filter(|pid| found.insert(*pid)));
+    }
+    found
+}
+
+/// Whether it is the first process of a namespace below the one that `/proc` shows.
+pub(crate) fn is_first_of_namespace(pid: Pid) -> bool {
+    let numbers = numbers(pid);
+    numbers.len() > 1 && numbers.last().is_some_and(|number| number == "1")
+}
+
+/// In how many namespaces it has a number, from the one that `/proc` shows downwards.
+pub(crate) fn depth(pid: Pid) -> usize {
+    numbers(pid).len()
+}
+
+/// Its numbers in each namespace that it is in; none when it is gone.
+fn numbers(pid: Pid) -> Vec<String> {
+    let status = read_to_string(folder(pid).join("status")).unwrap_or_default();
+    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap_or_default();
+    numbers.split_ascii_whitespace().map(str::to_owned).collect()
 }
 
 /// All living descendants of a process, without itself.

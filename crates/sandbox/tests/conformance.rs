@@ -13,7 +13,7 @@ mod suite;
 
 use polar_sandbox::{LocalConfig, LocalIsolation, LocalProvider, SandboxProvider};
 use std::path::Path;
-use suite::ground::{Ground, Traits, node_of};
+use suite::ground::{Ground, Traits, helper, node_of};
 
 /// Connects by what a Debian without anything installed has.
 const CONNECT: &str =
@@ -22,7 +22,7 @@ const CONNECT: &str =
 fn provider(state: &Path, isolation: LocalIsolation) -> (Box<dyn SandboxProvider>, Traits) {
     let config = LocalConfig {
         isolation,
-        helper: Some(env!("CARGO_BIN_EXE_polar-sandbox-helper").into()),
+        helper: Some(helper()),
         ..LocalConfig::new(node_of(state), state.join("state"))
     };
     let isolated = isolation == LocalIsolation::Bubblewrap;
@@ -76,7 +76,7 @@ mod bubblewrap {
     async fn a_helper_that_is_replaced_or_removed_goes_on_helping() {
         let place = tempfile::tempdir().unwrap();
         let helper = place.path().join("polar");
-        std::fs::copy(env!("CARGO_BIN_EXE_polar-sandbox-helper"), &helper).unwrap();
+        std::fs::copy(suite::ground::helper(), &helper).unwrap();
         let ground = Ground::new(|state| {
             let (_, traits) = provider(state, LocalIsolation::Bubblewrap);
             let config = LocalConfig {
@@ -120,7 +120,7 @@ async fn what_is_missing_is_said_with_how_to_get_it() {
         let provider = LocalProvider::new(config).unwrap();
         provider.check().await.map_err(|problem| problem.to_string())
     };
-    let helper = Some(env!("CARGO_BIN_EXE_polar-sandbox-helper").into());
+    let helper = Some(helper());
     let no_program = LocalConfig { bubblewrap: "/no/bwrap".into(), helper, ..config.clone() };
     let problem = check(no_program.clone()).await.unwrap_err();
     assert!(problem.contains("/no/bwrap") && problem.contains("apt-get install bubblewrap"));

@@ -14,26 +14,23 @@ use polar_sandbox::{DockerConfig, DockerProvider, ExecEnd, SandboxProvider};
 use std::collections::HashSet;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use suite::ground::{Ground, Token, Traits, node_of, within};
+use suite::ground::{Ground, Token, Traits, helper, node_of, within};
 use tokio::sync::OnceCell;
 
 const IMAGE: &str = "polar-sandbox-test:busybox";
-const BUSYBOX: &str = "/bin/busybox";
-/// Busybox's own, with a limit on waiting.
-const CONNECT: &str = r#"exec nc -w 5 "$1" "$2""#;
 
 fn provider(state: &Path, use_helper: bool) -> (Box<dyn SandboxProvider>, Traits) {
     let config = DockerConfig {
-        helper: Some(env!("CARGO_BIN_EXE_polar-sandbox-helper").into()),
+        helper: Some(helper()),
         use_helper,
         ..DockerConfig::new(node_of(state), state.join("state"))
     };
     let provider = DockerProvider::new(config);
     let traits = Traits {
-        image: Some(IMAGE),
+        image: Some(IMAGE.into()),
         isolated: true,
         dies_with_node: false,
-        connect: CONNECT,
+        connect: suite::busybox::CONNECT,
         clean_up,
     };
     (Box::new(provider), traits)
@@ -64,25 +61,8 @@ fn make_image() {
     if made.status.success() {
         return;
     }
-    assert!(
-        Path::new(BUSYBOX).exists(),
-        "{BUSYBOX} is missing: `apt-get install busybox-static` gives it"
-    );
     let root = tempfile::tempdir().unwrap();
-    for folder in ["bin", "etc", "proc", "sys", "dev", "tmp", "usr/bin"] {
-        std::fs::create_dir_all(root.path().join(folder)).unwrap();
-    }
-    let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o1777);
-    std::fs::set_permissions(root.path().join("tmp"), everybody).unwrap();
-    std::fs::copy(BUSYBOX, root.path().join("bin/busybox")).unwrap();
-    let tools = Command::new(BUSYBOX).arg("--list").output().unwrap();
-    for tool in String::from_utf8(tools.stdout).unwrap().lines() {
-        let link = root.path().join("bin").join(tool);
-        if !link.exists() {
-            std::os::unix::fs::symlink("busybox", link).unwrap();
-        }
-    }
-    std::fs::write(root.path().join("etc/passwd"), "root:x:0:0::/:/bin/sh\n").unwrap();
+    suite::busybox::make_root(root.path());
     let mut tar = Command::new("tar")
         .args(["--create", "--directory"])
         .arg(root.path())

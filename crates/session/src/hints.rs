@@ -36,7 +36,7 @@ pub(crate) fn missing_program(runtime: &RuntimeSpec) -> String {
             step of `runtime.prepare` (with `runtime.network: open` if it is downloaded), or use \
             a docker image that has it"
             .to_owned(),
-        RuntimeKind::Docker => {
+        RuntimeKind::Docker | RuntimeKind::Podman | RuntimeKind::Apptainer => {
             "; install it in the image or in a step of `runtime.prepare`".to_owned()
         }
     }

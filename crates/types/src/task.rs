@@ -41,7 +41,7 @@ pub struct TaskRequest {
     /// Which agent program: a name (`"pi"`) or an object.
     #[schema(value_type = written::HarnessSpecOrWord)]
     pub harness: HarnessSpec,
-    /// Where it runs: a name (`"local"`, `"docker"`) or an object.
+    /// Where it runs: a name (`"local"`, `"docker"`, `"podman"`, `"apptainer"`) or an object.
     #[serde(default)]
     #[schema(value_type = written::RuntimeSpecOrWord)]
     pub runtime: RuntimeSpec,
@@ -129,7 +129,7 @@ pub struct Known {
     /// Finds what is wrong with a harness beyond its shape: an adapter given inline, and
     /// settings that the adapter does not have. Whoever knows adapters gives it.
     pub harness_problems: Option<fn(&HarnessSpec) -> Vec<FieldProblem>>,
-    /// Image used when a container runtime names none.
+    /// Image used when a Docker or Podman runtime names none.
     pub default_image: Option<String>,
 }
 
@@ -140,7 +140,8 @@ impl TaskRequest {
         let mut problems = self.sampling.problems("sampling");
         self.harness.check(known, &mut problems);
         let mut runtime = self.runtime;
-        if runtime.kind == RuntimeKind::Docker && runtime.image.is_none() {
+        let by_docker = matches!(runtime.kind, RuntimeKind::Docker | RuntimeKind::Podman);
+        if by_docker && runtime.image.is_none() {
             runtime.image.clone_from(&known.default_image);
         }
         runtime.check(&mut problems);

@@ -104,7 +104,7 @@ class HarnessSpec(Model):
     """
 
 
-RuntimeKind = Union[Literal["local", "docker"], str]
+RuntimeKind = Union[Literal["local", "docker", "podman", "apptainer"], str]
 """What kind of isolation a session gets."""
 
 
@@ -449,7 +449,7 @@ class TaskRequest(Model):
     """What the agent is asked to do."""
 
     runtime: Optional[Union[RuntimeSpec, str]] = None
-    """Where it runs: a name (`"local"`, `"docker"`) or an object."""
+    """Where it runs: a name (`"local"`, `"docker"`, `"podman"`, `"apptainer"`) or an object."""
 
     evaluator: Optional[Union[EvaluatorSpec, str]] = None
     """How the result is graded: `"none"` or an object."""

@@ -55,8 +55,10 @@ pub(crate) struct HarnessCheck {
     #[arg(long, value_enum, default_value_t = CheckRuntime::Local, value_name = "KIND")]
     pub(crate) runtime: CheckRuntime,
 
-    /// Image, for Docker.
-    #[arg(long, value_name = "IMAGE", required_if_eq("runtime", "docker"))]
+    /// Image, for all but the local one.
+    #[arg(long, value_name = "IMAGE", required_if_eq_any([
+        ("runtime", "docker"), ("runtime", "podman"), ("runtime", "apptainer"),
+    ]))]
     pub(crate) image: Option<String>,
 
     /// Scenarios run at a time.
@@ -105,6 +107,8 @@ pub(crate) struct HarnessCheck {
 pub(crate) enum CheckRuntime {
     Local,
     Docker,
+    Podman,
+    Apptainer,
 }
 
 impl CheckRuntime {
@@ -113,6 +117,8 @@ impl CheckRuntime {
         match self {
             Self::Local => "local",
             Self::Docker => "docker",
+            Self::Podman => "podman",
+            Self::Apptainer => "apptainer",
         }
     }
 }

@@ -2,13 +2,12 @@
 //!
 //! Root enters the container's network for a moment. Anybody else who may use the daemon
 //! has the helper run in the container, where it opens the listener and hands it out
-//! through a socket in a folder shown inside. The helper is this machine's program on an
-//! image that may have another C library or none, so it brings its own: its libraries and
-//! their loader are shown inside as well.
+//! through a socket in a folder shown inside.
 
 use super::DockerConfig;
 use super::container::read_only;
 use super::daemon::{Daemon, Output, Start};
+use crate::libraries::{INSIDE, PortableHelper};
 use crate::program::Program;
 use crate::{SandboxError, bridge, descriptors, helper};
 use bollard::models::Mount;
@@ -21,14 +20,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use tokio::process::Command;
 use tokio::time::timeout;
 
 /// How long the helper may take. Starting a command in a container is slow under load.
 const LONGEST: Duration = Duration::from_secs(60);
 const ACTION: &str = "connect container to gateway";
-/// Where things are shown inside.
-const INSIDE: &str = "/.polar";
 const SOCKET: &str = "socket";
 
 #[derive(Debug)]
@@ -41,9 +37,7 @@ pub(super) enum WayIn {
 
 #[derive(Debug)]
 pub(super) struct Helper {
-    program: PathBuf,
-    /// Names as the program asks for them, with where they are on the host.
-    libraries: Vec<(String, PathBuf)>,
+    program: PortableHelper,
     /// On the host, shown inside.
     folder: PathBuf,
 }
@@ -66,8 +60,7 @@ impl WayIn {
             return Ok(WayIn::Namespace);
         }
         let failed = |problem: io::Error| SandboxError::retryable(ACTION, problem);
-        let program = path_of(helper)?.to_owned();
-        let libraries = libraries(&program).await.map_err(failed)?;
+        let program = PortableHelper::of(path_of(helper)?).await.map_err(failed)?;
         let folder = folder.join("gateway");
         let open = || {
             fs::create_dir_all(&folder)?;
@@ -75,17 +68,16 @@ impl WayIn {
             fs::set_permissions(&folder, fs::Permissions::from_mode(0o755))
         };
         open().map_err(failed)?;
-        Ok(WayIn::Helper(Helper { program, libraries, folder }))
+        Ok(WayIn::Helper(Helper { program, folder }))
     }
 
     /// What has to be shown inside.
     pub(super) fn mounts(&self) -> Vec<Mount> {
         let WayIn::Helper(helper) = self else { return vec![] };
-        let inside = Path::new(INSIDE);
-        let libraries = helper.libraries.iter();
+        let shown = helper.program.mounts();
         let mut mounts: Vec<Mount> =
-            libraries.map(|(name, host)| read_only(host, &inside.join("lib").join(name))).collect();
-        mounts.push(read_only(&helper.program, &inside.join("helper")));
+            shown.iter().map(|(host, inside)| read_only(host, inside)).collect();
+        let inside = Path::new(INSIDE);
         mounts.push(read_only(&helper.folder, &inside.join("gateway")));
         mounts
     }
@@ -162,15 +154,9 @@ impl Helper {
     }
 
     fn command(&self, port: u16) -> Vec<String> {
-        let inside = |path: &str| format!("{INSIDE}/{path}");
-        let mut command = vec![];
-        let loader = self.libraries.iter().find(|(name, _)| name.starts_with("ld-"));
-        if let Some((loader, _)) = loader {
-            let loader = inside(&format!("lib/{loader}"));
-            command.extend([loader, "--library-path".into(), inside("lib")]);
-        }
-        command.extend([inside("helper"), helper::SUBCOMMAND.into(), helper::LISTEN.into()]);
-        command.extend([port.to_string(), inside(&format!("gateway/{SOCKET}"))]);
+        let mut command = self.program.command();
+        let socket = format!("{INSIDE}/gateway/{SOCKET}");
+        command.extend([helper::LISTEN.into(), port.to_string(), socket]);
         command
     }
 }
@@ -193,20 +179,4 @@ fn path_of(helper: Option<&Program>) -> Result<&Path, SandboxError> {
         let message = format!("cannot keep the `polar` that was replaced: {problem}");
         SandboxError::retryable(ACTION, message)
     })
-}
-
-/// The shared libraries of a program, its loader included; none when it is static.
-async fn libraries(program: &Path) -> io::Result<Vec<(String, PathBuf)>> {
-    let ldd = Command::new("ldd").arg(program).kill_on_drop(true).output();
-    let ldd = timeout(LONGEST, ldd).await.map_err(io::Error::other)??;
-    // ldd fails on static programs.
-    let listing = String::from_utf8_lossy(&ldd.stdout).into_owned();
-    let library = |line: &str| {
-        let mut words = line.split_ascii_whitespace().filter(|word| *word != "=>");
-        let name = words.next()?;
-        let path = words.next().filter(|word| word.starts_with('/')).unwrap_or(name);
-        let name = Path::new(name).file_name()?.to_str()?.to_owned();
-        path.starts_with('/').then(|| (name, PathBuf::from(path)))
-    };
-    Ok(listing.lines().filter_map(library).collect())
 }

@@ -4,7 +4,7 @@ use super::LocalIsolation;
 use crate::{SandboxError, SandboxSpec};
 use std::fs;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Component, Path, PathBuf};
 
 /// Home folder inside.
@@ -26,8 +26,6 @@ pub(super) struct Layout {
     pub(super) tmp: PathBuf,
     /// Files shown in place of the host's own in `/etc`.
     pub(super) etc: PathBuf,
-    /// Base and patch of the work folder.
-    pub(super) snapshots: PathBuf,
     pub(super) inside_work: String,
     pub(super) inside_home: String,
     /// The work folder as the spec names it.
@@ -53,7 +51,6 @@ impl Layout {
             home: folder.join("home"),
             tmp: folder.join("tmp"),
             etc: folder.join("etc"),
-            snapshots: folder.join("snapshots"),
             folder,
             asked_work,
         })
@@ -101,35 +98,6 @@ impl Layout {
         fs::write(self.etc.join("passwd"), passwd)?;
         fs::write(self.etc.join("group"), groups)?;
         fs::write(self.etc.join("hosts"), "127.0.0.1 localhost sandbox\n")
-    }
-
-    /// Removes everything, read-only folders included, and the folder it is in when that
-    /// is empty then. Nothing may run any more.
-    pub(super) fn remove(folder: &Path) -> io::Result<()> {
-        let remove = || match fs::remove_dir_all(folder) {
-            Err(problem) if problem.kind() == io::ErrorKind::NotFound => Ok(()),
-            outcome => outcome,
-        };
-        remove().or_else(|_| {
-            open_up(folder);
-            remove()
-        })?;
-        if let Some(above) = folder.parent() {
-            // Not empty is not ours to remove.
-            let _ = fs::remove_dir(above);
-        }
-        Ok(())
-    }
-}
-
-/// Gives this user all rights on all folders, as module caches take them away.
-fn open_up(folder: &Path) {
-    // What fails here shows again when the folder is removed.
-    let _ = fs::set_permissions(folder, fs::Permissions::from_mode(0o700));
-    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            open_up(&entry.path());
-        }
     }
 }
 

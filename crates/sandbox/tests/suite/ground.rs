@@ -19,7 +19,7 @@ pub(crate) const STAY: &str = "POLAR_TEST_STAY_IN";
 
 /// What providers differ in, as far as tests must know.
 pub(crate) struct Traits {
-    pub(crate) image: Option<&'static str>,
+    pub(crate) image: Option<String>,
     /// Files, processes and network are the sandbox's own.
     pub(crate) isolated: bool,
     /// The death of the node ends its commands, before any sweep.
@@ -74,7 +74,7 @@ impl Ground {
         SandboxSpec {
             name: name.into(),
             host_dir: self.dir.path().join("hosts").join(name),
-            image: self.traits.image.map(str::to_owned),
+            image: self.traits.image.clone(),
             workdir: "/workspace".into(),
             env: BTreeMap::from([("FROM_SPEC".into(), "spec value".into())]),
             network: Network::None,
@@ -147,6 +147,12 @@ impl Drop for Ground {
             (self.traits.clean_up)(&node_of(self.dir.path()));
         }
     }
+}
+
+/// The helper, also where another user runs the tests, who may not see the build folder.
+pub(crate) fn helper() -> PathBuf {
+    let placed = std::env::var_os("POLAR_TEST_HELPER");
+    placed.map_or_else(|| env!("CARGO_BIN_EXE_polar-sandbox-helper").into(), PathBuf::from)
 }
 
 /// Nodes of tests that run at the same time must not sweep each other.

@@ -1,5 +1,9 @@
 //! What every provider must do, whatever it is made of.
 
+#[allow(dead_code, reason = "not every provider takes them")]
+pub(crate) mod archives;
+#[allow(dead_code, reason = "not every provider takes images")]
+pub(crate) mod busybox;
 pub(crate) mod ground;
 
 use ground::{Ground, STAY, Token, mounts_below, within};
@@ -333,7 +337,9 @@ pub(crate) async fn promise_9_sandboxes_do_not_see_each_other_nor_the_host(groun
 /// open their control API.
 pub(crate) async fn promise_9_own_files_of_the_user_stay_out(ground: Ground) {
     // Not below /tmp, which a sandbox has of its own.
-    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let folder = std::env::var("POLAR_TEST_FOLDER");
+    let folder = folder.unwrap_or_else(|_| env!("CARGO_TARGET_TMPDIR").to_owned());
+    let folder = tempfile::tempdir_in(folder).unwrap();
     let file = folder.path().join("token");
     std::fs::write(&file, "the user's own").unwrap();
     for (name, network) in [("closed", Network::None), ("open", Network::Open)] {

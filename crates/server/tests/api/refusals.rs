@@ -116,10 +116,7 @@ async fn a_bad_task_is_told_every_wrong_field() {
                 "harness.skills[1].content: calls the skill \"c\"",
             ],
         ),
-        (
-            json!({ "harness": shell, "runtime": "podman" }),
-            vec!["runtime: unknown runtime \"podman\""],
-        ),
+        (json!({ "harness": shell, "runtime": "lxc" }), vec!["runtime: unknown runtime \"lxc\""]),
         (
             json!({ "harness": shell, "evaluator": { "type": "command", "comand": "pytest" } }),
             vec![

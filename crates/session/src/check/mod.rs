@@ -247,10 +247,7 @@ fn lease(options: &CheckOptions) -> Result<Lease, CheckError> {
 }
 
 fn task(options: &CheckOptions) -> Result<TaskSpec, CheckError> {
-    let kind = match options.provider.kind() {
-        "docker" => RuntimeKind::Docker,
-        _ => RuntimeKind::Local,
-    };
+    let kind = RuntimeKind::named(options.provider.kind()).unwrap_or_default();
     let adapter = serde_json::to_value(&options.adapter)
         .map_err(|error| CheckError::Options(error.to_string()))?;
     // A shell harness is known by name; only that one may have a command.

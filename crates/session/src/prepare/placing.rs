@@ -50,7 +50,7 @@ impl Attempt {
         };
         let mend = match self.lease.task.runtime.kind {
             RuntimeKind::Local => "install it again with `polar harness install`",
-            RuntimeKind::Docker => {
+            RuntimeKind::Docker | RuntimeKind::Podman | RuntimeKind::Apptainer => {
                 "use an image with the same Python at the same place, or install the harness \
                  with one that needs nothing of the image, such as `uv python install` gives"
             }

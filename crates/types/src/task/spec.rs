@@ -119,15 +119,34 @@ pub enum RuntimeKind {
     Local,
     /// A Docker container.
     Docker,
+    /// A container of Podman's, without root when the node runs without.
+    Podman,
+    /// An Apptainer container, without root.
+    Apptainer,
 }
 
 impl RuntimeKind {
+    /// All there are.
+    pub const ALL: [Self; 4] = [Self::Local, Self::Docker, Self::Podman, Self::Apptainer];
+
     /// The name used in JSON and in a node's list of runtimes.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Local => "local",
             Self::Docker => "docker",
+            Self::Podman => "podman",
+            Self::Apptainer => "apptainer",
         }
+    }
+
+    /// The kind with this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == name)
+    }
+
+    /// Whether it is made of an image.
+    pub fn takes_image(self) -> bool {
+        self != Self::Local
     }
 }
 
@@ -186,12 +205,11 @@ fn default_workdir() -> String {
 
 short_form!(
     RuntimeSpec,
-    "a runtime name (\"local\" or \"docker\"), or an object with `type`",
-    |word| match word {
-        "local" => Ok(RuntimeSpec::of_kind(RuntimeKind::Local)),
-        "docker" => Ok(RuntimeSpec::of_kind(RuntimeKind::Docker)),
-        other => Err(format!("unknown runtime {other:?}; use \"local\" or \"docker\"")),
-    }
+    "a runtime name (\"local\", \"docker\", \"podman\" or \"apptainer\"), or an object with `type`",
+    |word| RuntimeKind::named(word).map(RuntimeSpec::of_kind).ok_or_else(|| {
+        let known = RuntimeKind::ALL.map(|kind| format!("{:?}", kind.as_str())).join(", ");
+        format!("unknown runtime {word:?}; use one of {known}")
+    })
 );
 
 impl Default for RuntimeSpec {
@@ -222,9 +240,17 @@ impl RuntimeSpec {
             problems.push(FieldProblem::new(format!("runtime.{field}"), what, example));
         };
         match self.kind {
-            RuntimeKind::Docker => {
+            RuntimeKind::Docker | RuntimeKind::Podman => {
                 if self.image.as_deref().is_none_or(|i| i.trim().is_empty()) {
-                    problem("image", "a docker runtime needs an image", r#""debian:12""#);
+                    let what = format!("a {} runtime needs an image", self.kind.as_str());
+                    problem("image", &what, r#""debian:12""#);
+                }
+            }
+            RuntimeKind::Apptainer => {
+                if self.image.as_deref().is_none_or(|i| i.trim().is_empty()) {
+                    let what = "an apptainer runtime needs an image: the path of a SIF file, an \
+                                archive or a sandbox folder on the node, or a URI";
+                    problem("image", what, r#""/images/debian.sif""#);
                 }
             }
             RuntimeKind::Local => {
