@@ -91,6 +91,12 @@ pub(crate) const ALL: &[Suite] = &[
         run: apptainer,
     },
     Suite {
+        name: "podman",
+        about: "sandboxes by Podman without root; installs it on Debian as root",
+        default: false,
+        run: podman,
+    },
+    Suite {
         name: "docker-clis",
         about: "agent CLIs in Docker without egress; 3 GB at first; needs root, debootstrap, Docker",
         default: false,
@@ -282,6 +288,16 @@ fn apptainer() -> Result<Counts> {
         counts.add(test().args(&as_user()?.each_ref().map(String::as_str)).run()?);
     }
     counts.add(test().run()?);
+    Ok(counts)
+}
+
+fn podman() -> Result<Counts> {
+    let mut counts = Command::new("tests/podman/install.sh", &[]).check()?;
+    let args = ["test", "--package", "polar-sandbox", "--features", "podman-tests"];
+    let test = Command::new("cargo", &args).args(&["--test", "podman", "--quiet"]);
+    let user = if is_root()? { as_user()?.to_vec() } else { vec![] };
+    let user: Vec<&str> = user.iter().map(String::as_str).collect();
+    counts.add(test.args(&user).run()?);
     Ok(counts)
 }
 

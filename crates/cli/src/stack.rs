@@ -310,6 +310,7 @@ pub(crate) async fn providers(
     };
     let config = LocalConfig { isolation, ..LocalConfig::new(node_id, state) };
     let docker = DockerProvider::new(DockerConfig::new(node_id, state));
+    let podman = DockerProvider::new(DockerConfig::podman(node_id, state));
     let apptainer = ApptainerConfig {
         image_cache: paths::cache()?.join("apptainer-images"),
         ..ApptainerConfig::new(node_id, state)
@@ -317,6 +318,7 @@ pub(crate) async fn providers(
     Ok(vec![
         Arc::new(LocalProvider::new(config)?),
         Arc::new(docker),
+        Arc::new(podman),
         Arc::new(ApptainerProvider::new(apptainer)?),
     ])
 }

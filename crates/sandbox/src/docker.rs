@@ -1,4 +1,5 @@
-//! Sandboxes that are containers of a Docker daemon on this machine.
+//! Sandboxes that are containers of a Docker daemon on this machine, or of Podman, which
+//! speaks Docker's language.
 //!
 //! A container's first process is a shell that only waits and reaps. It can't be killed
 //! from inside, and it is the only thing that may be there between commands: when a
@@ -16,9 +17,12 @@
 
 mod container;
 mod daemon;
+mod engine;
 mod sandbox;
 mod snapshot;
 mod way_in;
+
+pub use engine::ContainerEngine;
 
 use crate::program::Program;
 use crate::registry::{Entry, Registry, owner};
@@ -39,9 +43,11 @@ pub(crate) const OWNER_LABEL: &str = "polar.owner";
 /// Label with the name of the sandbox that a container is.
 pub(crate) const SANDBOX_LABEL: &str = "polar.sandbox";
 
-/// How to make Docker sandboxes.
+/// How to make Docker sandboxes, or Podman's.
 #[derive(Debug, Clone)]
 pub struct DockerConfig {
+    /// Who makes the containers.
+    pub engine: ContainerEngine,
     /// Name of the node. Sweeping touches only what carries this name and `state_dir`.
     pub node: String,
     /// Folder for what the provider must remember across restarts. One process's at a
@@ -66,12 +72,25 @@ impl DockerConfig {
     /// The daemon that the `docker` command of this user speaks to, if it is on this
     /// machine, with everything else as usual.
     pub fn new(node: impl Into<String>, state_dir: impl Into<PathBuf>) -> DockerConfig {
-        let named = std::env::var("DOCKER_HOST").ok();
-        let named = named.as_deref().and_then(|host| host.strip_prefix("unix://"));
+        DockerConfig::of(ContainerEngine::Docker, node, state_dir)
+    }
+
+    /// The service that the `podman` command of this user speaks to, without root unless
+    /// this user is root, with everything else as usual.
+    pub fn podman(node: impl Into<String>, state_dir: impl Into<PathBuf>) -> DockerConfig {
+        DockerConfig::of(ContainerEngine::Podman, node, state_dir)
+    }
+
+    fn of(
+        engine: ContainerEngine,
+        node: impl Into<String>,
+        state_dir: impl Into<PathBuf>,
+    ) -> DockerConfig {
         DockerConfig {
+            engine,
             node: node.into(),
             state_dir: state_dir.into(),
-            socket: named.unwrap_or("/var/run/docker.sock").into(),
+            socket: engine.usual_socket(),
             gateway_port: crate::LocalConfig::GATEWAY_PORT,
             helper: crate::helper::find(),
             use_helper: !rustix::process::geteuid().is_root(),
@@ -80,11 +99,16 @@ impl DockerConfig {
     }
 
     fn owner(&self) -> String {
-        owner(&self.node, &self.state_dir)
+        let owner = owner(&self.node, &self.state_dir);
+        match self.engine {
+            ContainerEngine::Docker => owner,
+            // One socket may be taken for both.
+            ContainerEngine::Podman => format!("{owner}+podman"),
+        }
     }
 }
 
-/// Makes Docker sandboxes.
+/// Makes Docker sandboxes, or Podman's.
 #[derive(Debug)]
 pub struct DockerProvider {
     config: DockerConfig,
@@ -96,9 +120,10 @@ pub struct DockerProvider {
 impl DockerProvider {
     /// Speaks to nobody yet.
     pub fn new(config: DockerConfig) -> DockerProvider {
-        let registry = Registry::new(&config.state_dir, "docker");
-        let daemon = Arc::new(Daemon::new(config.socket.clone()));
-        let copy = config.state_dir.join("sandboxes").join("helper-of-docker");
+        let registry = Registry::new(&config.state_dir, config.engine.kind());
+        let daemon = Arc::new(Daemon::new(config.engine, config.socket.clone()));
+        let copy =
+            config.state_dir.join("sandboxes").join(format!("helper-of-{}", config.engine.kind()));
         // One that is not there is told by the check, and whenever it is needed.
         let helper = config.helper.as_deref().filter(|_| config.use_helper);
         let helper = helper.and_then(|path| Program::open(path, copy).ok());
@@ -126,7 +151,7 @@ impl DockerProvider {
 #[async_trait]
 impl SandboxProvider for DockerProvider {
     fn kind(&self) -> &'static str {
-        "docker"
+        self.config.engine.kind()
     }
 
     async fn check(&self) -> Result<(), SandboxError> {

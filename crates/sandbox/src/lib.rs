@@ -30,7 +30,7 @@ mod spawner;
 mod write;
 
 pub use apptainer::{ApptainerConfig, ApptainerProvider};
-pub use docker::{DockerConfig, DockerProvider};
+pub use docker::{ContainerEngine, DockerConfig, DockerProvider};
 pub use local::{LOCAL_PATH, LocalConfig, LocalIsolation, LocalProvider};
 
 use async_trait::async_trait;
@@ -154,7 +154,7 @@ impl SandboxError {
 /// Makes sandboxes of one kind.
 #[async_trait]
 pub trait SandboxProvider: Send + Sync {
-    /// `local`, `docker` or `apptainer`.
+    /// `local`, `docker`, `podman` or `apptainer`.
     fn kind(&self) -> &'static str;
 
     /// Whether it works on this machine; the error says what is missing and how to get it.

@@ -46,6 +46,7 @@ fn provider(state: &Path) -> (Box<dyn SandboxProvider>, Traits) {
     let traits = Traits {
         image: Some(IMAGES.join("busybox.sif").display().to_string()),
         isolated: true,
+        closes_network: true,
         dies_with_node: true,
         connect: suite::busybox::CONNECT,
         clean_up: |_| (),

@@ -29,6 +29,7 @@ fn provider(state: &Path, isolation: LocalIsolation) -> (Box<dyn SandboxProvider
     let traits = Traits {
         image: None,
         isolated,
+        closes_network: true,
         dies_with_node: isolated,
         connect: CONNECT,
         clean_up: |_| (),

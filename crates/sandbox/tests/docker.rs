@@ -29,6 +29,7 @@ fn provider(state: &Path, use_helper: bool) -> (Box<dyn SandboxProvider>, Traits
     let traits = Traits {
         image: Some(IMAGE.into()),
         isolated: true,
+        closes_network: true,
         dies_with_node: false,
         connect: suite::busybox::CONNECT,
         clean_up,

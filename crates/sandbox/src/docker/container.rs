@@ -72,7 +72,11 @@ impl Container {
         spec: &SandboxSpec,
         way_in: WayIn,
     ) -> Result<Container, SandboxError> {
-        let mut body = body(config, spec)?;
+        let network = match spec.network {
+            Network::None => "none",
+            Network::Open => daemon.open_network().await?,
+        };
+        let mut body = body(config, spec, network)?;
         if let Some(mounts) = body.host_config.as_mut().and_then(|host| host.mounts.as_mut()) {
             mounts.extend(way_in.mounts());
         }
@@ -231,9 +235,16 @@ impl Drop for Command {
     }
 }
 
-fn body(config: &DockerConfig, spec: &SandboxSpec) -> Result<ContainerCreateBody, SandboxError> {
+fn body(
+    config: &DockerConfig,
+    spec: &SandboxSpec,
+    network: &str,
+) -> Result<ContainerCreateBody, SandboxError> {
     let Some(image) = spec.image.clone().filter(|image| !image.is_empty()) else {
-        let message = "a Docker sandbox needs an `image`; for example \"debian:12\"";
+        let message = format!(
+            "a {} sandbox needs an `image`; for example \"debian:12\"",
+            config.engine.name()
+        );
         return Err(SandboxError::new("make container", message));
     };
     if !spec.workdir.starts_with('/') || spec.workdir.split('/').any(|part| part == "..") {
@@ -255,7 +266,7 @@ fn body(config: &DockerConfig, spec: &SandboxSpec) -> Result<ContainerCreateBody
         open_stdin: Some(true),
         user: spec.user.clone(),
         labels: Some(HashMap::from(labels)),
-        host_config: Some(host_config(config, spec)),
+        host_config: Some(host_config(config, spec, network)),
         ..Default::default()
     })
 }
@@ -271,12 +282,8 @@ pub(super) fn read_only(host: &Path, inside: &Path) -> Mount {
     }
 }
 
-fn host_config(config: &DockerConfig, spec: &SandboxSpec) -> HostConfig {
+fn host_config(config: &DockerConfig, spec: &SandboxSpec, network: &str) -> HostConfig {
     let memory = spec.memory_mb.and_then(|mb| i64::try_from(mb.saturating_mul(1 << 20)).ok());
-    let network = match spec.network {
-        Network::None => "none",
-        Network::Open => "bridge",
-    };
     let mounts = spec.read_only.iter().map(|folder| read_only(folder, folder));
     HostConfig {
         network_mode: Some(network.into()),

@@ -1,6 +1,7 @@
 //! The Docker daemon: what is asked of it, how long that may take, and what its errors
 //! mean for whoever reads them.
 
+use super::engine::ContainerEngine;
 use crate::SandboxError;
 use bollard::container::LogOutput;
 use bollard::errors::Error;
@@ -16,6 +17,8 @@ use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
 use std::collections::{HashMap, HashSet};
 use std::future::Future;
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::time::Duration;
@@ -35,9 +38,6 @@ const PULL: Duration = Duration::from_secs(3600);
 /// How often removing is tried, and the pause after the first failure, which doubles.
 const REMOVALS: u32 = 6;
 const REMOVAL_PAUSE: Duration = Duration::from_millis(250);
-
-/// How to get a daemon.
-const GET: &str = "`apt-get install docker.io` gives it and `systemctl start docker` starts it";
 
 /// A command in a container, as attached to.
 pub(super) struct Attached {
@@ -62,20 +62,21 @@ pub(super) struct Start {
 
 #[derive(Debug)]
 pub(super) struct Daemon {
+    pub(super) engine: ContainerEngine,
     socket: PathBuf,
     places: Semaphore,
     client: OnceCell<Docker>,
 }
 
 impl Daemon {
-    pub(super) fn new(socket: PathBuf) -> Daemon {
-        Daemon { socket, places: Semaphore::new(PLACES), client: OnceCell::new() }
+    pub(super) fn new(engine: ContainerEngine, socket: PathBuf) -> Daemon {
+        Daemon { engine, socket, places: Semaphore::new(PLACES), client: OnceCell::new() }
     }
 
     pub(super) async fn check(&self) -> Result<(), SandboxError> {
-        let action = "check Docker";
-        let client = self.client(action).await?;
-        self.ask(action, client.ping()).await.map(drop)
+        let action = format!("check {}", self.engine.name());
+        let client = self.client(&action).await?;
+        self.ask(&action, client.ping()).await.map(drop)
     }
 
     /// Makes a container; gets its image first when it isn't on this machine.
@@ -125,7 +126,7 @@ impl Daemon {
     pub(super) async fn processes(&self, container: &str) -> Result<HashSet<u32>, SandboxError> {
         let action = "list processes in container";
         let client = self.client(action).await?;
-        let options = TopOptions { ps_args: "-eo pid,stat".into() };
+        let options = TopOptions { ps_args: self.engine.process_columns().into() };
         let top = self.ask(action, client.top_processes(container, Some(options))).await?;
         let rows = top.processes.unwrap_or_default();
         let living = |row: &Vec<String>| {
@@ -163,6 +164,9 @@ impl Daemon {
                 Some(Ok(Output::Stdout(message)))
             }
             Ok(LogOutput::StdIn { .. }) => None,
+            // Podman hangs up on a command that ended without reading all its input. What
+            // had been printed was read before.
+            Err(Error::IOError { err }) if err.kind() == ErrorKind::ConnectionReset => None,
             Err(problem) => Some(Err(explain("read output", problem))),
         });
         Ok(Attached { id, output: Box::pin(output), input })
@@ -239,6 +243,19 @@ impl Daemon {
         Ok(named.collect())
     }
 
+    /// The network that leads out.
+    pub(super) async fn open_network(&self) -> Result<&'static str, SandboxError> {
+        let action = "look at container engine";
+        let rootless = std::fs::metadata(&self.socket).is_ok_and(|found| found.uid() != 0);
+        if self.engine == ContainerEngine::Docker || !rootless {
+            return Ok("bridge");
+        }
+        let client = self.client(action).await?;
+        let version = self.ask(action, client.version()).await?.version.unwrap_or_default();
+        let major = version.split('.').next().and_then(|major| major.parse().ok()).unwrap_or(0);
+        Ok(if major >= 5 { "pasta" } else { "slirp4netns" })
+    }
+
     /// Takes a container off the engine's default bridge; its own loopback stays.
     pub(super) async fn disconnect(&self, container: &str) -> Result<(), SandboxError> {
         let action = "close network of container";
@@ -265,7 +282,7 @@ impl Daemon {
                 }
                 // 409: somebody removes it already; the next try sees it gone.
                 Ok(Err(problem)) => explain(action, problem),
-                Err(_) => late(action),
+                Err(_) => self.late(action),
             };
             tried += 1;
             if tried == REMOVALS {
@@ -287,7 +304,7 @@ impl Daemon {
             Ok(Ok(_)) => return Ok(()),
             Ok(Err(Error::DockerResponseServerError { status_code: 404, .. })) => {}
             Ok(Err(problem)) => return Err(explain(&action, problem)),
-            Err(_) => return Err(late(&action)),
+            Err(_) => return Err(self.late(&action)),
         }
         tracing::info!(image, "image is not on this machine, pulling it");
         let tagged = image.rsplit('/').next().is_some_and(|name| name.contains([':', '@']));
@@ -304,12 +321,13 @@ impl Daemon {
         let problem = match timeout(PULL, pulled).await {
             Ok(Ok(())) => return Ok(()),
             Ok(Err(problem)) => explain(&action, problem),
-            Err(_) => late(&action),
+            Err(_) => self.late(&action),
         };
         let message = format!(
-            "it is not on this machine and could not be pulled: {}; `docker pull {image}` where \
-             the network allows it, or `docker load --input FILE`, brings it here",
-            problem.message
+            "it is not on this machine and could not be pulled: {}; `{program} pull {image}` where \
+             the network allows it, or `{program} load --input FILE`, brings it here",
+            problem.message,
+            program = self.engine.kind()
         );
         Err(SandboxError { message, ..problem })
     }
@@ -321,10 +339,9 @@ impl Daemon {
             let client = Docker::connect_with_unix(&socket, ANSWER.as_secs(), API_DEFAULT_VERSION)
                 .map_err(|problem| self.unreachable(action, &problem))?;
             let client = timeout(ANSWER, client.negotiate_version()).await;
-            client.map_err(|_| late(action))?.map_err(|problem| match problem {
-                Error::DockerResponseServerError { .. } | Error::RequestTimeoutError => {
-                    explain(action, problem)
-                }
+            client.map_err(|_| self.late(action))?.map_err(|problem| match problem {
+                Error::RequestTimeoutError => self.late(action),
+                Error::DockerResponseServerError { .. } => explain(action, problem),
                 _ => self.unreachable(action, &problem),
             })
         };
@@ -338,24 +355,28 @@ impl Daemon {
     ) -> Result<T, SandboxError> {
         match timeout(ANSWER, question).await {
             Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(
-                problem @ (Error::DockerResponseServerError { .. } | Error::RequestTimeoutError),
-            )) => Err(explain(action, problem)),
+            Ok(Err(Error::RequestTimeoutError)) => Err(self.late(action)),
+            Ok(Err(problem @ Error::DockerResponseServerError { .. })) => {
+                Err(explain(action, problem))
+            }
             Ok(Err(problem)) => Err(self.unreachable(action, &problem)),
-            Err(_) => Err(late(action)),
+            Err(_) => Err(self.late(action)),
         }
+    }
+
+    fn late(&self, action: &str) -> SandboxError {
+        let (name, restart) = (self.engine.name(), self.engine.restart());
+        let message = format!("the {name} daemon does not answer in time; {restart}");
+        SandboxError::retryable(action, message)
     }
 
     fn unreachable(&self, action: &str, problem: &Error) -> SandboxError {
         let socket = self.socket.display();
         let denied = std::os::unix::net::UnixStream::connect(&self.socket)
-            .is_err_and(|problem| problem.kind() == std::io::ErrorKind::PermissionDenied);
-        let what = if denied {
-            "add this user to the group `docker`, or run as root".to_owned()
-        } else {
-            GET.to_owned()
-        };
-        let message = format!("no Docker daemon at {socket}: {}; {what}", with_causes(problem));
+            .is_err_and(|problem| problem.kind() == ErrorKind::PermissionDenied);
+        let what = if denied { self.engine.allow() } else { self.engine.get() };
+        let name = self.engine.name();
+        let message = format!("no {name} daemon at {socket}: {}; {what}", with_causes(problem));
         SandboxError::retryable(action, message)
     }
 }
@@ -367,14 +388,8 @@ fn explain(action: &str, problem: Error) -> SandboxError {
             let retryable = status_code >= 500 || matches!(status_code, 409 | 429);
             SandboxError { action: action.into(), message, retryable }
         }
-        Error::RequestTimeoutError => late(action),
         other => SandboxError::retryable(action, with_causes(&other)),
     }
-}
-
-fn late(action: &str) -> SandboxError {
-    let message = "the Docker daemon does not answer in time; `systemctl restart docker` may help";
-    SandboxError::retryable(action, message)
 }
 
 fn with_causes(problem: &dyn std::error::Error) -> String {

@@ -2,6 +2,7 @@
 
 use super::container::{Container, HOME};
 use super::daemon::{Attached, Output, Start};
+use super::engine::ContainerEngine;
 use crate::output::{LimitedFile, create_empty};
 use crate::registry::Registry;
 use crate::snapshot::{Limits, Snapshots};
@@ -128,7 +129,7 @@ impl DockerSandbox {
                     if closed_at.is_some_and(|at: Instant| at.elapsed() > DRAIN) {
                         return Err(SandboxError::retryable(
                             "run command",
-                            "the Docker daemon let go of it; was it restarted?",
+                            "the daemon let go of it; was it restarted?",
                         ));
                     }
                 }
@@ -221,6 +222,11 @@ impl Sandbox for DockerSandbox {
     async fn close_network(&self) -> Result<(), SandboxError> {
         match self.spec.network {
             Network::None => Ok(()),
+            Network::Open if self.container.daemon.engine == ContainerEngine::Podman => {
+                let message = "a Podman container without root keeps the network that it was \
+                     made with; make it with `network` \"none\", or use docker";
+                Err(SandboxError::new("close network of container", message))
+            }
             Network::Open => self.container.daemon.disconnect(&self.container.id).await,
         }
     }

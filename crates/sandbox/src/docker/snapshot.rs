@@ -2,7 +2,7 @@
 
 use crate::snapshot::{Kind, Sink};
 use std::io::{self, Read};
-use std::path::Path;
+use std::path::{Component, Path, PathBuf};
 use tar::{Archive, Builder, Entry, EntryType, Header};
 
 /// An archive of empty folders that belong to user and group `owner`.
@@ -53,11 +53,11 @@ fn read_entry(entry: Entry<'_, impl Read>, path: &[u8], sink: &mut Sink) -> io::
     }
 }
 
-/// The path below the folder that the archive is of.
+/// The path below the folder that the archive is of. Docker begins paths with `./`, Podman
+/// doesn't.
 fn inner_path(path: &[u8]) -> Vec<u8> {
     use std::os::unix::ffi::OsStrExt;
     let path = Path::new(std::ffi::OsStr::from_bytes(path));
-    let mut parts = path.iter();
-    parts.next();
-    parts.as_path().as_os_str().as_bytes().to_vec()
+    let inner: PathBuf = path.components().filter(|part| *part != Component::CurDir).collect();
+    inner.into_os_string().into_encoded_bytes()
 }

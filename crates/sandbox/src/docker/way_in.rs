@@ -173,7 +173,7 @@ fn path_of(helper: Option<&Program>) -> Result<&Path, SandboxError> {
     let helper = helper.ok_or_else(|| {
         let message = "without root, containers reach the gateway through a helper, and no \
              `polar` binary is beside this program; name one as `helper`";
-        SandboxError::new("check Docker", message)
+        SandboxError::new("check container engine", message)
     })?;
     helper.path().map_err(|problem| {
         let message = format!("cannot keep the `polar` that was replaced: {problem}");

@@ -22,6 +22,8 @@ pub(crate) struct Traits {
     pub(crate) image: Option<String>,
     /// Files, processes and network are the sandbox's own.
     pub(crate) isolated: bool,
+    /// An open network can be taken away.
+    pub(crate) closes_network: bool,
     /// The death of the node ends its commands, before any sweep.
     pub(crate) dies_with_node: bool,
     /// Script that connects to host `$1` port `$2`, sends its stdin and prints the answer.
