@@ -23,6 +23,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 
 import installs
@@ -31,7 +32,7 @@ import tiny_model
 ENGINES = ["llama", "vllm", "sglang"]
 # Enough for the first requests of a real agent, small enough for one GiB of cache.
 CONTEXT = 16384
-START_SECONDS = {"llama": 60, "vllm": 300, "sglang": 300}
+START_SECONDS = {"llama": 60, "vllm": 300, "vllm-render": 300, "sglang": 300}
 
 
 # What makes an engine take calls and reasoning out of the text.
@@ -44,11 +45,12 @@ PARSERS = {
 
 def command(engine: str, port: int, raw_text: bool = False) -> tuple[list[str], dict[str, str]]:
     """The command line of an engine and what its environment needs."""
-    folder = installs.install(engine)
+    folder = installs.install(engine.removesuffix("-render"))
     model = model_folder()
     address = ["--host", "127.0.0.1", "--port", str(port)]
-    line, environment = {"llama": _llama, "vllm": _vllm, "sglang": _sglang}[engine](folder, model, address)
-    return line + ([] if raw_text else PARSERS[engine]), environment
+    start = {"llama": _llama, "vllm": _vllm, "vllm-render": _vllm_render, "sglang": _sglang}[engine]
+    line, environment = start(folder, model, address)
+    return line + ([] if raw_text else PARSERS.get(engine, [])), environment
 
 
 def model_folder() -> Path:
@@ -77,15 +79,23 @@ def _vllm(folder: Path, model: Path, address: list[str]):
     line += ["--max-num-batched-tokens", str(CONTEXT), "--enable-prompt-tokens-details"]
     # Opens `/inference/v1/generate`, which takes and gives ids.
     line += ["--enable-scale-out"]
-    return line, {
-        "VLLM_CPU_KVCACHE_SPACE": "1",
-        "VLLM_SERVER_DEV_MODE": "1",
-        "VLLM_NO_USAGE_STATS": "1",
-        "DO_NOT_TRACK": "1",
-        "HF_HUB_OFFLINE": "1",
-        "OMP_NUM_THREADS": "1",
-        "VLLM_PLUGINS": "",
-    }
+    return line, {**_VLLM, "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_SERVER_DEV_MODE": "1"}
+
+
+_VLLM = {
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "HF_HUB_OFFLINE": "1",
+    "OMP_NUM_THREADS": "1",
+    "VLLM_PLUGINS": "",
+}
+
+
+def _vllm_render(folder: Path, model: Path, address: list[str]):
+    """Makes prompts and samples nothing; takes another chat template with each request."""
+    line = [str(folder / "bin" / "vllm"), "launch", "render", str(model), *address]
+    line += ["--served-model-name", tiny_model.NAME, "--dtype", "float32"]
+    return [*line, "--trust-request-chat-template"], _VLLM
 
 
 def _sglang(folder: Path, model: Path, address: list[str]):
@@ -100,10 +110,11 @@ def _sglang(folder: Path, model: Path, address: list[str]):
 
 
 @contextlib.contextmanager
-def running(engine: str, port: int | None = None, raw_text: bool = False):
+def running(engine: str, port: int | None = None, raw_text: bool = False, more: Sequence[str] = ()):
     """Starts an engine, gives its URL once it is healthy, and stops it and its children."""
     port = port or free_port()
     line, environment = command(engine, port, raw_text)
+    line = [*line, *more]
     log = installs.cache_folder() / f"{engine}.log"
     with log.open("wb") as out:
         process = subprocess.Popen(

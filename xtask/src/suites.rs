@@ -49,6 +49,12 @@ pub(crate) const ALL: &[Suite] = &[
         run: || real_engine("llama", &[]),
     },
     Suite {
+        name: "engine-templates",
+        about: "prompts of published chat templates, rendered as vLLM and llama.cpp render them",
+        default: false,
+        run: engine_templates,
+    },
+    Suite {
         name: "templates",
         about: "published chat templates, rendered as transformers renders them",
         default: true,
@@ -173,14 +179,18 @@ fn format() -> Result<Counts> {
 fn lint() -> Result<Counts> {
     let args = ["clippy", "--workspace", "--all-targets", "--all-features", "--quiet"];
     Command::new("cargo", &args).args(&["--", "-D", "warnings"]).check()?;
-    // Not among all targets, because they need a running engine and every agent program.
-    let real =
-        ["clippy", "-p", "polar-gateway", "-p", "polar-cli", "--test", "real_engines", "--quiet"];
-    Command::new("cargo", &real).args(&["--", "-D", "warnings"]).check()?;
-    let templates = ["clippy", "-p", "polar-tokens", "--test", "published_templates", "--quiet"];
-    Command::new("cargo", &templates).args(&["--", "-D", "warnings"]).check()?;
-    let extras = ["clippy", "-p", "polar-session", "--test", "extras", "--quiet"];
-    Command::new("cargo", &extras).args(&["--", "-D", "warnings"]).check()
+    // Not among all targets, because they need engines, templates or every agent program.
+    let mut counts = Counts::default();
+    for (packages, test) in [
+        (&["-p", "polar-gateway", "-p", "polar-cli"][..], "real_engines"),
+        (&["-p", "polar-tokens"], "published_templates"),
+        (&["-p", "polar-engine"], "templates_by_engines"),
+        (&["-p", "polar-session"], "extras"),
+    ] {
+        let args = [&["clippy", "--quiet", "--test", test][..], packages].concat();
+        counts.add(Command::new("cargo", &args).args(&["--", "-D", "warnings"]).check()?);
+    }
+    Ok(counts)
 }
 
 /// Installs and starts an engine and runs its tests, which show what they measured.
@@ -207,6 +217,16 @@ fn templates() -> Result<Counts> {
     venv.python(&["tests/templates/expected.py", cases]).check()?;
     let test = ["test", "--package", "polar-tokens", "--test", "published_templates", "--quiet"];
     Command::new("cargo", &test).env("POLAR_TEMPLATE_CASES", cases).run()
+}
+
+/// What the engines make is written to a file, which the test reads.
+fn engine_templates() -> Result<Counts> {
+    let prompts = root().join("target/engine-templates.json");
+    let prompts = prompts.to_str().context("the repository's path is not UTF-8")?;
+    Command::new("python3", &["tests/templates/by_engines.py", prompts]).check()?;
+    let test = ["test", "--package", "polar-engine", "--test", "templates_by_engines", "--quiet"];
+    let shown = ["--", "--show-output"];
+    Command::new("cargo", &test).args(&shown).env("POLAR_ENGINE_TEMPLATES", prompts).run()
 }
 
 fn rust() -> Result<Counts> {

@@ -100,6 +100,16 @@ pub(crate) const STRICT: Family = Family {
     turn: |text, _| format!("{text}<|end|>"),
 };
 
+/// A template that takes short conversations only.
+pub(crate) const SHORT: Family = Family {
+    name: "short",
+    template: "{% if messages | length > 8 %}{{ raise_exception('too long') }}{% endif %}{% for m in messages %}\
+        <|start|>{{ m.role }}<|message|>{{ m.content }}<|end|>{% endfor %}\
+        {% if add_generation_prompt %}<|start|>assistant<|message|>{% endif %}",
+    stops: &["<|end|>"],
+    turn: |text, _| format!("{text}<|end|>"),
+};
+
 /// SmolLM2: every message is its text, and calls are not written.
 pub(crate) const PLAIN: Family = Family {
     name: "plain",

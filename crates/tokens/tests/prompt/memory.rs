@@ -1,6 +1,6 @@
 //! Which call a request goes on from.
 
-use crate::families::{CHATML, Talk, turn};
+use crate::families::{CHATML, SHORT, Talk, turn};
 use polar_tokens::prompt::{Basis, PromptMemory};
 use polar_types::HistoryPolicy;
 use proptest::prelude::*;
@@ -73,6 +73,24 @@ fn a_history_that_is_changed_is_kept_up_to_the_change() {
         HistoryPolicy::Sampled,
     );
     assert!(plan.unwrap().ids.starts_with(&sequences[0]));
+}
+
+/// The cost of a turn is that of what is new: its template does not see what is long past.
+#[test]
+fn a_turn_is_rendered_without_the_conversation_before_it() {
+    let (mut memory, renderer) = (PromptMemory::default(), SHORT.renderer());
+    let mut talk = hello();
+    for number in 0..50 {
+        let plan = memory.plan(&renderer, &talk.conversation(), HistoryPolicy::Sampled).unwrap();
+        memory.remember(&plan, &turn("Yes.", &[]), &SHORT.sampled("Yes.", &[]), number);
+        talk.messages.push(turn("Yes.", &[]));
+        talk.say("user", &format!("Go on, {number}."));
+    }
+    let plan = memory.plan(&renderer, &talk.conversation(), HistoryPolicy::Sampled).unwrap();
+    assert!(matches!(plan.basis, Basis::Call { number: 49, .. }), "{:?}", plan.basis);
+    let text = renderer.tokenizer().decode(&plan.ids);
+    assert!(text.contains("Go on, 0.") && text.contains("Go on, 49."), "{text}");
+    assert!(renderer.prompt(&talk.conversation()).is_err(), "the template took all of it");
 }
 
 #[test]
