@@ -74,6 +74,13 @@ def by_llama(url: str, request: Json) -> Json:
     return {"text": found["answer"]["prompt"]} if "answer" in found else found
 
 
+def specials_of(url: str) -> Json:
+    """Special tokens as llama.cpp has them: those that a GGUF does not name are not none."""
+    with urllib.request.urlopen(f"{url}/props", timeout=120) as answer:
+        found = json.load(answer)
+    return {name: found[name] for name in ("bos_token", "eos_token")}
+
+
 def all_of(render: Callable[[Json], Json], requests: list[Json]) -> list[Json]:
     with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
         return list(pool.map(render, requests))
@@ -100,16 +107,20 @@ def llama_with(template: str) -> Iterator[str | None]:
 def main(file: Path) -> None:
     cases = [case for case in conversations.cases() if case["add_generation_prompt"]]
     requests = [asked(case) for case in cases]
-    templates = []
-    with engines.running("vllm-render") as vllm:
+    templates, specials = [], None
+    # Or it refuses requests that offer tools.
+    parser = engines.PARSERS["vllm"][:3]
+    with engines.running("vllm-render", more=parser) as vllm:
         for name, source in sources.templates().items():
             entry: Json = {"name": name, "source": source}
             entry["vllm"] = all_of(lambda request: by_vllm(vllm, source, request), requests)
             with llama_with(source) as llama:
                 entry["llama"] = llama and all_of(lambda request: by_llama(llama, request), requests)
+                specials = specials or (llama and specials_of(llama))
             templates.append(entry)
     written = {
         "model": str(engines.model_folder()),
+        "llama_specials": specials,
         "cases": [{**case, **request} for case, request in zip(cases, requests, strict=True)],
         "templates": templates,
     }

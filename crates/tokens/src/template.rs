@@ -166,6 +166,14 @@ impl ChatTemplate {
         }
     }
 
+    /// Whether the template that is taken with or without tools names the role `developer`.
+    pub(crate) fn knows_developers(&self, with_tools: bool) -> bool {
+        let source =
+            self.named(self.chosen(with_tools)).map(|template| template.source().to_owned());
+        source
+            .is_ok_and(|source| source.contains("'developer'") || source.contains("\"developer\""))
+    }
+
     /// The name of the template, by the choice that `transformers` makes.
     fn chosen(&self, with_tools: bool) -> &'static str {
         if with_tools && self.formats.contains_key(TOOL_USE) { TOOL_USE } else { DEFAULT }

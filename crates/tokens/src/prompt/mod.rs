@@ -148,7 +148,7 @@ impl PromptRenderer {
             messages: &messages,
             tools: (!tools.is_empty()).then_some(&*tools),
             add_generation_prompt,
-            options: conversation.options,
+            options: &self.preparation.options(conversation.options, conversation.now),
             now: conversation.now,
         })
     }

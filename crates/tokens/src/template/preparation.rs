@@ -1,6 +1,7 @@
 //! How engines prepare messages and tools before their template sees them.
 
 use super::{ChatTemplate, ContentFormat};
+use jiff::civil::DateTime;
 use serde_json::{Map, Value, json};
 
 /// How the line begins that Claude Code puts before its system prompt.
@@ -38,7 +39,25 @@ impl Preparation {
         messages: &[Value],
         with_tools: bool,
     ) -> Vec<Value> {
-        self.messages_as(template.content_format(*self, with_tools), messages)
+        let prepared = self.messages_as(template.content_format(*self, with_tools), messages);
+        let has_developers = prepared.iter().any(|message| role(message) == "developer");
+        if *self == Self::Vllm && has_developers && !template.knows_developers(with_tools) {
+            return under_one_system_message(prepared);
+        }
+        prepared
+    }
+
+    /// The template's arguments: those of a request, and what is always given.
+    pub fn options(&self, options: &Map<String, Value>, now: DateTime) -> Map<String, Value> {
+        let mut given = Map::new();
+        if *self == Self::LlamaCpp {
+            given.insert("enable_thinking".to_owned(), true.into());
+            for (name, format) in [("datetime", "%b %d %Y"), ("date_string", "%d %b %Y")] {
+                given.insert(name.to_owned(), now.strftime(format).to_string().into());
+            }
+        }
+        given.extend(options.clone());
+        given
     }
 
     fn messages_as(&self, format: ContentFormat, messages: &[Value]) -> Vec<Value> {
@@ -95,7 +114,7 @@ fn vllm_message(message: &Value, format: ContentFormat) -> Value {
             if let Some(Value::Array(calls)) = message.get("tool_calls")
                 && !calls.is_empty()
             {
-                let calls = calls.iter().map(with_parsed_arguments).collect();
+                let calls = calls.iter().map(vllm_call).collect();
                 prepared.insert("tool_calls".to_owned(), calls);
             }
             // Clients send it and templates know it by either name.
@@ -116,6 +135,18 @@ fn vllm_message(message: &Value, format: ContentFormat) -> Value {
         prepared.insert("name".to_owned(), name.clone());
     }
     Value::Object(prepared)
+}
+
+/// Where a template knows no developers, vLLM makes them the system, and one message of all its
+/// messages, which comes first.
+fn under_one_system_message(messages: Vec<Value>) -> Vec<Value> {
+    let is_of_system = |message: &Value| matches!(role(message), "system" | "developer");
+    let (of_system, others): (Vec<Value>, Vec<Value>) =
+        messages.into_iter().partition(is_of_system);
+    let texts = of_system.iter().filter_map(|message| content_text(message.get("content")));
+    let texts: Vec<String> = texts.filter(|text| !text.is_empty()).collect();
+    let system = json!({"role": "system", "content": texts.join("\n\n")});
+    std::iter::once(system).chain(others).collect()
 }
 
 fn vllm_content(role: &str, content: Option<&Value>, format: ContentFormat) -> Value {
@@ -255,6 +286,17 @@ fn with_parsed_arguments(call: &Value) -> Value {
         function.insert("arguments".to_owned(), Value::Object(object.unwrap_or_default()));
     }
     call
+}
+
+/// The keys that vLLM knows, in its order.
+fn vllm_call(call: &Value) -> Value {
+    let call = with_parsed_arguments(call);
+    let function = &call["function"];
+    json!({
+        "id": call["id"],
+        "function": {"arguments": function["arguments"], "name": function["name"]},
+        "type": call["type"],
+    })
 }
 
 /// The keys that vLLM knows, in its order; description and parameters are null when absent.
@@ -474,6 +516,36 @@ mod tests {
         }
         let system = json!({"role": "system", "content": "x-anthropic-billing-header: 1\nRules."});
         assert_eq!(prepared(Vllm, Parts, system)["content"], parts(&["Rules."]));
+    }
+
+    #[test]
+    fn vllm_orders_the_keys_of_calls_as_its_types_do() {
+        let call =
+            json!({"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}});
+        let message = json!({"role": "assistant", "content": "", "tool_calls": [call]});
+        assert_eq!(
+            prepared(Preparation::Vllm, ContentFormat::Text, message)["tool_calls"][0].to_string(),
+            r#"{"id":"1","function":{"arguments":{},"name":"f"},"type":"function"}"#
+        );
+    }
+
+    #[test]
+    fn vllm_makes_developers_the_system_where_the_template_knows_none() {
+        let template = |source: &str| {
+            let templates = [("default".to_owned(), source.to_owned())].into_iter().collect();
+            ChatTemplate::new(super::super::TemplateFiles { templates, specials: Map::new() })
+                .unwrap()
+        };
+        let message = |role: &str, text: &str| json!({"role": role, "content": text});
+        let messages = [message("system", "a"), message("user", "u"), message("developer", "b")];
+        let under_one = [message("system", "a\n\nb"), message("user", "u")];
+        for (source, expected) in [
+            ("{{ messages[0].content }}", &under_one[..]),
+            ("{{ messages[0].content if messages[0].role == 'developer' }}", &messages),
+        ] {
+            let prepared = Preparation::Vllm.messages_for(&template(source), &messages, false);
+            assert_eq!(prepared, expected, "{source}");
+        }
     }
 
     #[test]

@@ -331,7 +331,7 @@ fn repr_text(text: &str) -> String {
 
 /// As `str.isprintable`, which the standard library's debug form agrees with inside a text.
 fn is_printable(c: char) -> bool {
-    !format!("a{c}").escape_debug().skip(1).collect::<String>().starts_with("\\u")
+    c != '\0' && !format!("a{c}").escape_debug().skip(1).collect::<String>().starts_with("\\u")
 }
 
 /// `tojson`, with the arguments that `transformers` gives it.
