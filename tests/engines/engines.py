@@ -8,7 +8,7 @@
 
 `run` tells the command where they are: POLAR_TEST_LLAMA, POLAR_TEST_VLLM and
 POLAR_TEST_SGLANG hold their URLs, POLAR_TEST_MODEL the folder of their model as Hugging Face
-lays it out; POLAR_TEST_RAW_TEXT is set with `--raw-text`. Everything is cached under
+lays it out, POLAR_TEST_VISION and POLAR_TEST_VISION_MODEL the same of `vision`; POLAR_TEST_RAW_TEXT is set with `--raw-text`. Everything is cached under
 `$POLAR_CACHE` or `~/.cache/polar`. Needs Python 3.11 on x86-64 Linux and nothing else.
 """
 
@@ -28,11 +28,13 @@ from pathlib import Path
 
 import installs
 import tiny_model
+import tiny_vision
 
-ENGINES = ["llama", "vllm", "sglang"]
+# `vision` is vLLM with a model that is shown pictures.
+ENGINES = ["llama", "vllm", "sglang", "vision"]
 # Enough for the first requests of a real agent, small enough for one GiB of cache.
 CONTEXT = 16384
-START_SECONDS = {"llama": 60, "vllm": 300, "vllm-render": 300, "sglang": 300}
+START_SECONDS = {"llama": 60, "vllm": 300, "vllm-render": 300, "sglang": 300, "vision": 300}
 
 
 # What makes an engine take calls and reasoning out of the text.
@@ -41,14 +43,16 @@ PARSERS = {
     "vllm": ["--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--reasoning-parser", "qwen3"],
     "sglang": ["--tool-call-parser", "qwen25", "--reasoning-parser", "qwen3"],
 }
+PARSERS["vision"] = PARSERS["vllm"]
 
 
 def command(engine: str, port: int, raw_text: bool = False) -> tuple[list[str], dict[str, str]]:
     """The command line of an engine and what its environment needs."""
-    folder = installs.install(engine.removesuffix("-render"))
-    model = model_folder()
+    folder = installs.install("vllm" if engine == "vision" else engine.removesuffix("-render"))
+    model = vision_folder() if engine == "vision" else model_folder()
     address = ["--host", "127.0.0.1", "--port", str(port)]
-    start = {"llama": _llama, "vllm": _vllm, "vllm-render": _vllm_render, "sglang": _sglang}[engine]
+    starts = {"llama": _llama, "vllm": _vllm, "vllm-render": _vllm_render, "sglang": _sglang}
+    start = _vision if engine == "vision" else starts[engine]
     line, environment = start(folder, model, address)
     return line + ([] if raw_text else PARSERS.get(engine, [])), environment
 
@@ -56,6 +60,11 @@ def command(engine: str, port: int, raw_text: bool = False) -> tuple[list[str], 
 def model_folder() -> Path:
     """The model that every engine serves, in its own folder."""
     return tiny_model.make(installs.cache_folder() / tiny_model.NAME)
+
+
+def vision_folder() -> Path:
+    """The model that is shown pictures."""
+    return tiny_vision.make(installs.cache_folder() / tiny_vision.NAME)
 
 
 def _llama(folder: Path, model: Path, address: list[str]):
@@ -73,7 +82,7 @@ def _llama(folder: Path, model: Path, address: list[str]):
 
 def _vllm(folder: Path, model: Path, address: list[str]):
     line = [str(folder / "bin" / "vllm"), "serve", str(model), *address]
-    line += ["--served-model-name", tiny_model.NAME, "--dtype", "float32", "--enforce-eager"]
+    line += ["--served-model-name", model.name, "--dtype", "float32", "--enforce-eager"]
     line += ["--max-model-len", str(CONTEXT), "--max-num-seqs", "8"]
     # Seeded requests kill the CPU engine when one of them is prefilled in pieces.
     line += ["--max-num-batched-tokens", str(CONTEXT), "--enable-prompt-tokens-details"]
@@ -96,6 +105,11 @@ def _vllm_render(folder: Path, model: Path, address: list[str]):
     line = [str(folder / "bin" / "vllm"), "launch", "render", str(model), *address]
     line += ["--served-model-name", tiny_model.NAME, "--dtype", "float32"]
     return [*line, "--trust-request-chat-template"], _VLLM
+
+
+def _vision(folder: Path, model: Path, address: list[str]):
+    line, environment = _vllm(folder, model, address)
+    return [*line, "--limit-mm-per-prompt", '{"image": 8, "video": 0}'], environment
 
 
 def _sglang(folder: Path, model: Path, address: list[str]):
@@ -181,6 +195,8 @@ def run(engines: list[str], line: list[str], raw_text: bool) -> int:
         environment = {**os.environ, "POLAR_TEST_MODEL": str(model_folder())}
         if raw_text:
             environment["POLAR_TEST_RAW_TEXT"] = "1"
+        if "vision" in engines:
+            environment["POLAR_TEST_VISION_MODEL"] = str(vision_folder())
         for engine in engines:
             started = time.monotonic()
             url = stack.enter_context(running(engine, raw_text=raw_text))
@@ -206,7 +222,7 @@ def main() -> int:
         arguments, line = arguments[:at], arguments[at + 1 :]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     actions = parser.add_subparsers(dest="action", required=True)
-    actions.add_parser("install").add_argument("engines", nargs="+", choices=ENGINES)
+    actions.add_parser("install").add_argument("engines", nargs="+", choices=ENGINES[:3])
     running_them = actions.add_parser("run")
     running_them.add_argument("--raw-text", action="store_true")
     running_them.add_argument("engines", nargs="+", choices=ENGINES)

@@ -104,14 +104,15 @@ def as_letters(text: str) -> str:
 class Tokenizer:
     """Byte-level BPE, trained on the corpus."""
 
-    def __init__(self, template: str):
+    def __init__(self, template: str, more_special: list[str] = ()):
         words = collections.Counter()
         for text in corpus(template):
             words.update(as_letters(word) for word in ASCII_PATTERN.findall(text))
         self.merges = train({tuple(word): count for word, count in words.items()})
         tokens = list(LETTERS.values()) + ["".join(pair) for pair in self.merges]
         self.added_from = len(tokens)
-        self.tokens = tokens + SPECIAL + MARKS
+        self.special = [*SPECIAL, *more_special]
+        self.tokens = tokens + SPECIAL + MARKS + list(more_special)
         self.ids = {token: i for i, token in enumerate(self.tokens)}
         self.ranks = {pair: rank for rank, pair in enumerate(self.merges)}
 
@@ -313,10 +314,10 @@ def write_tokenizer(folder: Path, tokenizer: Tokenizer, template: str) -> None:
     split = {"type": "Split", "pattern": {"Regex": PATTERN}, "behavior": "Isolated"}
     split["invert"] = False
     added = []
-    for token in SPECIAL + MARKS:
+    for token in tokenizer.tokens[tokenizer.added_from :]:
         flags = dict.fromkeys(["single_word", "lstrip", "rstrip", "normalized"], False)
         entry = {"id": tokenizer.ids[token], "content": token, **flags}
-        added.append({**entry, "special": token in SPECIAL})
+        added.append({**entry, "special": token in tokenizer.special})
     vocabulary = {token: i for i, token in enumerate(tokenizer.tokens[: tokenizer.added_from])}
     write_json(folder / "tokenizer.json", {
         "version": "1.0",

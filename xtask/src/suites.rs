@@ -85,6 +85,12 @@ pub(crate) const ALL: &[Suite] = &[
         run: bubblewrap,
     },
     Suite {
+        name: "vision",
+        about: "token mode with pictures against vLLM on CPU, with a tiny model that sees; 6 GB at first",
+        default: false,
+        run: || real_engine("vision", &[]),
+    },
+    Suite {
         name: "docker",
         about: "sandboxes by Docker; needs a Docker daemon",
         default: false,

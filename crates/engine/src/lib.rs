@@ -19,6 +19,7 @@ mod llama_tokens;
 mod model_files;
 mod parser_choice;
 mod parsing;
+mod pictures;
 mod probe;
 mod prompt_end;
 mod reply_stream;

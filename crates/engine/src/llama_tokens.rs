@@ -41,6 +41,7 @@ const ABOUT_SAMPLING: &[&str] = &[
 #[async_trait]
 impl TokenEngine for LlamaCpp {
     async fn sample(&self, mut request: SampleRequest) -> Result<EngineStream, EngineError> {
+        request.shows_no_picture()?;
         request.fit(&self.info)?;
         let (body, not_sent) = sample_body(&request);
         let body = serde_json::to_vec(&body).map_err(EngineError::malformed)?;

@@ -63,6 +63,7 @@ const ABOUT_REQUEST: &[&str] = &[
 #[async_trait]
 impl TokenEngine for Sglang {
     async fn sample(&self, request: SampleRequest) -> Result<EngineStream, EngineError> {
+        request.shows_no_picture()?;
         sample_fitting(self, &self.info, request).await
     }
 

@@ -42,6 +42,7 @@ const CARRIED: &[&str] = &[
 #[async_trait]
 impl TokenEngine for TensorRtLlm {
     async fn sample(&self, mut request: SampleRequest) -> Result<EngineStream, EngineError> {
+        request.shows_no_picture()?;
         request.fit(&self.info)?;
         let (body, not_sent) = self.completion_body(&request);
         let body = serde_json::to_vec(&body).map_err(EngineError::malformed)?;

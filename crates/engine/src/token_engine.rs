@@ -7,6 +7,7 @@
 //! What all engines need is here: no id that the engine cannot know is ever sent (one has killed
 //! SGLang), no prompt that does not fit, and no limit that does not fit beside it.
 
+use crate::pictures::{self, Place};
 use crate::tokens::Vocabulary;
 use crate::transport::CallNames;
 use crate::{EngineError, EngineEvent, EngineInfo, EngineStream};
@@ -23,6 +24,9 @@ use std::sync::Arc;
 pub struct SampleRequest {
     /// The whole context.
     pub prompt: Arc<[u32]>,
+    /// URLs, or data URLs, of the pictures that its marks stand for, in order. Only for engines
+    /// that have told what mark that is, see [`TokenEngine::picture_mark`].
+    pub pictures: Vec<String>,
     /// Pins applied, defaults said.
     pub sampling: Sampling,
     /// End-of-turn ids of the model, beside the engine's own.
@@ -47,7 +51,8 @@ pub const NOT_SENT: &str = "not_sent";
 pub trait TokenEngine: Send + Sync {
     /// Samples behind the prompt. Chunks have ids and logprobs and no events: text is the caller's
     /// part. [`crate::EngineEvent::PromptIds`] comes once the engine has confirmed how many ids
-    /// its prompt had. An error here means that nothing was sampled. Dropping the stream
+    /// its prompt had; where it shows pictures they are those that the engine had, with its own in
+    /// the place of each mark. An error here means that nothing was sampled. Dropping the stream
     /// cancels.
     async fn sample(&self, request: SampleRequest) -> Result<EngineStream, EngineError>;
 
@@ -58,6 +63,16 @@ pub trait TokenEngine: Send + Sync {
 
     /// The ids that the engine itself makes of a conversation, by its own template and tokenizer.
     async fn render(&self, request: &Request) -> Result<Vec<u32>, EngineError>;
+
+    /// The id in this prompt that stands for the picture, of which the template shows one. None
+    /// where ids and pictures cannot be given to the engine together.
+    async fn picture_mark(
+        &self,
+        _prompt: &[u32],
+        _picture: &str,
+    ) -> Result<Option<u32>, EngineError> {
+        Ok(None)
+    }
 
     /// As much of them as the engine tells.
     async fn rendering(&self, request: &Request) -> Result<Rendering, EngineError> {
@@ -89,6 +104,17 @@ pub struct EngineArray {
 impl SampleRequest {
     pub(crate) fn names(&self) -> CallNames<'_> {
         CallNames { request_id: &self.request_id, session: self.session.as_deref() }
+    }
+
+    /// Refuses pictures, where the engine would drop them.
+    pub(crate) fn shows_no_picture(&self) -> Result<(), EngineError> {
+        match self.pictures.is_empty() {
+            true => Ok(()),
+            false => Err(EngineError::new(
+                ErrorClass::Invalid,
+                "this engine takes no pictures together with ids; ask with messages",
+            )),
+        }
     }
 
     /// Refuses what no engine can take, and lowers a limit to what is left beside the prompt.
@@ -169,11 +195,38 @@ pub(crate) fn noted(not_sent: &[String]) -> Map<String, Value> {
 pub(crate) struct SentPrompt {
     ids: Arc<[u32]>,
     is_confirmed: bool,
+    /// How many of its ids are marks of pictures.
+    pictures: usize,
 }
 
 impl SentPrompt {
     pub(crate) fn new(ids: &Arc<[u32]>) -> Self {
-        Self { ids: Arc::clone(ids), is_confirmed: false }
+        Self { ids: Arc::clone(ids), is_confirmed: false, pictures: 0 }
+    }
+
+    pub(crate) fn of(request: &SampleRequest) -> Self {
+        Self { pictures: request.pictures.len(), ..Self::new(&request.prompt) }
+    }
+
+    /// Takes the prompt that the engine had, where it shows pictures. Of any other than what was
+    /// sent it is an error.
+    pub(crate) fn shown(
+        &mut self,
+        had: Vec<u32>,
+        places: &[Place],
+        out: &mut VecDeque<EngineEvent>,
+    ) -> Result<(), EngineError> {
+        let is_sent = pictures::replaced(&self.ids, &had, places).is_some_and(|marks| {
+            marks.len() == self.pictures && marks.iter().all(|mark| Some(mark) == marks.first())
+        });
+        if !is_sent {
+            return Err(EngineError::malformed(
+                "it had another prompt than it was given, even without the pictures",
+            ));
+        }
+        self.is_confirmed = true;
+        out.push_back(EngineEvent::PromptIds(had));
+        Ok(())
     }
 
     /// Whether an engine that tells its prompt had this one.
@@ -187,7 +240,7 @@ impl SentPrompt {
 
     /// Takes a count that came with a piece of the reply.
     pub(crate) fn counted(&mut self, tokens: u64, out: &mut VecDeque<EngineEvent>) {
-        if !self.is_confirmed && self.tokens() == tokens {
+        if !self.is_confirmed && self.pictures == 0 && self.tokens() == tokens {
             self.is_confirmed = true;
             out.push_back(EngineEvent::PromptIds(self.ids.to_vec()));
         }
@@ -203,7 +256,10 @@ impl SentPrompt {
         self.counted(usage.prompt_tokens, out);
         if !self.is_confirmed {
             let (sent, counted) = (self.ids.len(), usage.prompt_tokens);
-            let reason = format!("{sent} ids were sent, the engine had {counted}");
+            let reason = match self.pictures {
+                0 => format!("{sent} ids were sent, the engine had {counted}"),
+                _ => "the engine does not tell its prompt with the pictures".to_owned(),
+            };
             extra.insert("prompt_ids_missing".into(), reason.into());
         }
     }

@@ -1,6 +1,7 @@
 //! Ids and logprobs as vLLM gives them behind ids, which TensorRT-LLM does in the same shape.
 
 use crate::chat_reply::{Finish, Logprob, StopMark, WireUsage};
+use crate::pictures::Places;
 use crate::reply_stream::ReplyReader;
 use crate::token_engine::{SentPrompt, noted};
 use crate::tokens::{Vocabulary, pair_by_position, pair_exactly};
@@ -22,6 +23,11 @@ pub(crate) struct TokenReply {
     usage: Option<WireUsage>,
     #[serde(default)]
     error: Option<Box<RawValue>>,
+    /// Generate, where asked for: the prompt with its pictures, in the first piece.
+    #[serde(default)]
+    pub(crate) prompt_token_ids: Option<Vec<u32>>,
+    #[serde(default)]
+    pub(crate) mm_placeholders: Option<Places>,
 }
 
 #[derive(Deserialize, Default)]
@@ -80,7 +86,7 @@ impl TokenReader {
     pub(crate) fn new(info: &EngineInfo, request: &SampleRequest, not_sent: &[String]) -> Self {
         Self {
             vocabulary: Vocabulary(info.vocab_size),
-            prompt: SentPrompt::new(&request.prompt),
+            prompt: SentPrompt::of(request),
             finish: Finish::default(),
             usage: None,
             sampled: 0,
@@ -134,6 +140,10 @@ impl ReplyReader for TokenReader {
         let reply: TokenReply = serde_json::from_slice(data).map_err(EngineError::malformed)?;
         if let Some(error) = reply.error.filter(|error| error.get() != "null") {
             return Err(EngineError::from_stream(error.get().as_bytes()));
+        }
+        if let Some(had) = reply.prompt_token_ids {
+            let places = reply.mm_placeholders.unwrap_or_default();
+            self.prompt.shown(had, &places.image, out)?;
         }
         self.usage = reply.usage.or(self.usage);
         if let Some(usage) = self.usage {

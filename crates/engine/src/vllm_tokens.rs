@@ -6,6 +6,7 @@
 //! what the former has no field for.
 
 use crate::chat_reply::Logprob;
+use crate::pictures;
 use crate::reply_stream::{streamed, whole};
 use crate::request_body::{carry, sampling_fields, without_model_defaults};
 use crate::token_engine::{SampleOnce, check_sequence, sample_fitting};
@@ -78,6 +79,37 @@ impl TokenEngine for Vllm {
         Ok(scores.collect())
     }
 
+    /// Asks it to sample one token behind the picture.
+    async fn picture_mark(
+        &self,
+        prompt: &[u32],
+        picture: &str,
+    ) -> Result<Option<u32>, EngineError> {
+        if !self.generates {
+            return Ok(None);
+        }
+        let body = json!({
+            "model": self.info.model,
+            "token_ids": prompt,
+            "content_parts": content_parts(&[picture.to_owned()]),
+            "sampling_params": {"max_tokens": 1},
+            "return_token_ids": true,
+        });
+        let reply = match self.transport.ask::<TokenReply>(GENERATE, &body).await {
+            Ok(reply) => reply,
+            // Its model sees nothing, or its version does not know the field.
+            Err(error) if error.status.is_some() => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let places = reply.mm_placeholders.unwrap_or_default().image;
+        let had = reply.prompt_token_ids.unwrap_or_default();
+        let marks = pictures::replaced(prompt, &had, &places).unwrap_or_default();
+        Ok(match marks[..] {
+            [mark] => Some(mark),
+            _ => None,
+        })
+    }
+
     async fn render(&self, request: &Request) -> Result<Vec<u32>, EngineError> {
         render(&self.transport, request, &self.info.model).await
     }
@@ -101,7 +133,11 @@ impl SampleOnce for Vllm {
     async fn sample_once(&self, request: &SampleRequest) -> Result<EngineStream, EngineError> {
         let needs_completions =
             ONLY_COMPLETIONS.iter().any(|name| request.rest.contains_key(*name));
-        let generates = self.generates && !needs_completions;
+        let shows = !request.pictures.is_empty();
+        let generates = self.generates && (shows || !needs_completions);
+        if shows && !generates {
+            request.shows_no_picture()?;
+        }
         if !generates && request.sampling.max_tokens.is_none() {
             return Err(EngineError::new(
                 ErrorClass::Invalid,
@@ -143,6 +179,10 @@ impl Vllm {
         carry(&mut rest, ABOUT_REQUEST, &mut body);
         body.insert("token_ids".into(), json!(&*request.prompt));
         body.insert("sampling_params".into(), sampling.into());
+        if !request.pictures.is_empty() {
+            body.insert("content_parts".into(), content_parts(&request.pictures));
+            body.insert("return_token_ids".into(), true.into());
+        }
         (body, rest.into_iter().map(|(name, _)| name).collect())
     }
 
@@ -179,6 +219,11 @@ impl Vllm {
         }
         sampling
     }
+}
+
+/// Pictures as the server takes them beside ids.
+fn content_parts(pictures: &[String]) -> Value {
+    pictures.iter().map(|url| json!({"type": "image_url", "url": url})).collect()
 }
 
 #[derive(Deserialize)]

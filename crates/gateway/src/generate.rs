@@ -272,9 +272,10 @@ impl Start {
             call.prompted_by(&planned);
         }
         let begun = match prompt.get_or_init(|| planned) {
-            Prompt::Ids(plan) => {
-                let ids = plan.ids.as_slice().into();
-                prompts.mode.generate(ids, asked, Some(session.id().to_string())).await
+            Prompt::Ids { plan, pictures } => {
+                let (ids, pictures) = (plan.ids.as_slice().into(), pictures.clone());
+                let session = Some(session.id().to_string());
+                prompts.mode.generate(ids, pictures, asked, session).await
             }
             Prompt::Messages { .. } => engine.generate(asked).await,
         };

@@ -59,7 +59,8 @@ pub(crate) async fn count_tokens(
         None => None,
     };
     let count = match planned {
-        Some(Prompt::Ids(plan)) => plan.ids.len() as u64,
+        // Only the engine knows how much a picture takes.
+        Some(Prompt::Ids { plan, pictures }) if pictures.is_empty() => plan.ids.len() as u64,
         _ => gateway.engine.count_tokens(&request).await.map_err(|error| engine_failure(&error))?,
     };
     Ok(json(token_count_body(dialect, count)))

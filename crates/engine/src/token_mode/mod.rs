@@ -28,6 +28,8 @@ pub struct TokenMode {
     prompts: Arc<PromptRenderer>,
     family: ParserFamily,
     marks: ReasoningMarks,
+    /// Stands for a picture in prompts, where the engine takes ids and pictures together.
+    picture_mark: Option<u32>,
 }
 
 impl TokenMode {
@@ -42,7 +44,7 @@ impl TokenMode {
             return Err(takes_no_ids());
         }
         let marks = ReasoningMarks::of(prompts.tokenizer(), family);
-        Ok(Self { engine, prompts: Arc::new(prompts), family, marks })
+        Ok(Self { engine, prompts: Arc::new(prompts), family, marks, picture_mark: None })
     }
 
     /// Makes prompts for the model.
@@ -60,15 +62,35 @@ impl TokenMode {
         }
     }
 
+    /// Whether prompts may show pictures.
+    pub fn sees(&self) -> bool {
+        self.picture_mark.is_some()
+    }
+
+    /// Whether a prompt has a mark for each of so many pictures, and none that stands for nothing:
+    /// a model may sample the mark too.
+    pub fn shows(&self, prompt: &[u32], pictures: usize) -> bool {
+        let marks = |mark| prompt.iter().filter(|id| **id == mark).count();
+        self.picture_mark.is_some_and(|mark| marks(mark) == pictures)
+    }
+
     /// Samples the reply to a request behind `prompt`, which is all that the engine is told of its
-    /// conversation. `session` is the same for all calls of one session.
+    /// conversation, with the `pictures` that it shows. `session` is the same for all calls of one
+    /// session.
     pub async fn generate(
         &self,
         prompt: Arc<[u32]>,
+        pictures: Vec<String>,
         asked: GenerateRequest,
         session: Option<String>,
     ) -> Result<EngineStream, EngineError> {
         let engine = self.engine.tokens().ok_or_else(takes_no_ids)?;
+        if !pictures.is_empty() && !self.shows(&prompt, pictures.len()) {
+            return Err(EngineError::new(
+                ErrorClass::Invalid,
+                "the prompt does not show as many pictures as there are; ask with messages",
+            ));
+        }
         let GenerateRequest { request, request_id } = asked;
         let start = self.marks.start(&prompt).unwrap_or_default();
         let mut reply = ReplyText {
@@ -90,6 +112,7 @@ impl TokenMode {
         let stop_token_ids = if goes_on { Vec::new() } else { self.prompts.stop_ids().to_vec() };
         let sampling = SampleRequest {
             prompt,
+            pictures,
             sampling: request.sampling,
             stop_token_ids,
             request_id,

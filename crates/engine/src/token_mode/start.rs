@@ -11,7 +11,7 @@ use crate::{
     ParserChoice, ParserOptions, Rendering,
 };
 use jiff::ZonedDateTime;
-use polar_convo::{Block, Dialect, Message, Request, Role, chat_messages, chat_tools};
+use polar_convo::{Block, Dialect, ImageSource, Message, Request, Role, chat_messages, chat_tools};
 use polar_tokens::parse::{ParserFamily, ReasoningFormat, ToolFormat};
 use polar_tokens::prompt::{Conversation, PromptError, PromptRenderer};
 use polar_tokens::template::{ChatTemplate, Preparation, TemplateError};
@@ -136,11 +136,12 @@ impl TokenMode {
             let tokenizer = prompts.tokenizer().size();
             return Err(TokenModeError::OtherVocabulary { tokenizer, engine: vocabulary });
         }
-        let mode = Self::new(engine, prompts, family)?;
+        let mut mode = Self::new(engine, prompts, family)?;
         report.info.token_mode = Some(mode.info());
         report.checks.extend([mode.compare().await?, mode.goes_on()?]);
         let (check, sampled) = mode.samples().await?;
         report.checks.push(check);
+        report.checks.push(mode.looks().await?);
         if !report.info.kind.tells_ids_of_chats() {
             let check = mode.measure_logprob_mode(&sampled, &mut report.info).await;
             report.checks.push(check);
@@ -282,6 +283,40 @@ impl TokenMode {
         }
     }
 
+    /// Finds out whether pictures can be shown behind ids.
+    async fn looks(&mut self) -> Result<Check, TokenModeError> {
+        let engine = self.engine.tokens().ok_or_else(super::takes_no_ids)?;
+        let mut request = conversations().remove(0).1;
+        let without = self.prompt(&request)?;
+        request.messages[0].blocks.push(Block::Image(ImageSource::Base64 {
+            media_type: "image/png".to_owned(),
+            data: PICTURE.to_owned(),
+        }));
+        let with = self.prompt(&request).ok().filter(|with| *with != without);
+        self.picture_mark = match &with {
+            Some(prompt) => {
+                let picture = format!("data:image/png;base64,{PICTURE}");
+                engine.picture_mark(prompt, &picture).await?
+            }
+            None => None,
+        };
+        // A template that writes it for something else too would hide a picture.
+        if !with.as_ref().is_some_and(|prompt| self.shows(prompt, 1)) {
+            self.picture_mark = None;
+        }
+        let detail = match (self.picture_mark, with) {
+            (Some(mark), _) => {
+                let mark = self.prompts.tokenizer().decode(&[mark]);
+                format!("shown behind ids, in the place of {mark}")
+            }
+            (None, None) => "the template shows none".to_owned(),
+            (None, Some(_)) => {
+                "go to the engine as messages, which it takes no ids beside".to_owned()
+            }
+        };
+        Ok(passed("pictures", detail))
+    }
+
     /// Finds out what logprobs mean, for engines whose chats do not show it. `sampled` is what is
     /// likely.
     async fn measure_logprob_mode(&self, sampled: &Generation, info: &mut EngineInfo) -> Check {
@@ -300,7 +335,8 @@ impl TokenMode {
         request.sampling.say_defaults();
         let prompt: Arc<[u32]> = self.prompt(&request)?.into();
         let asked = GenerateRequest { request, request_id: "polar-probe-ids".to_owned() };
-        let generation = collect(self.generate(prompt.clone(), asked, None).await?).await?;
+        let generation =
+            collect(self.generate(prompt.clone(), Vec::new(), asked, None).await?).await?;
         Ok((prompt, generation))
     }
 }
@@ -354,6 +390,9 @@ fn renderer(kind: EngineKind, files: ModelFiles) -> Result<PromptRenderer, Token
     };
     Ok(PromptRenderer::new(template, Arc::new(tokenizer), preparation, files.stop_token_ids))
 }
+
+/// Stripes of 56 by 56 pixels, a PNG in base64.
+const PICTURE: &str = "iVBORw0KGgoAAAANSUhEUgAAADgAAAA4CAIAAAAn5KxJAAAAWElEQVR42u3WoREAMAwCQMbOiB2rC6SiKhF/h0S8g5ykTz0y1A8oKCjoWmj1qUeG+qCgoKB7oZYJFBQU1B8FBQUF9UdNKCgoqD9qmUBBQf1RywQKCgr63b/8cX7Tb+DzpQAAAABJRU5ErkJggg==";
 
 /// Conversations in which templates differ.
 fn conversations() -> Vec<(&'static str, Request)> {

@@ -39,6 +39,13 @@ impl EngineUnderTest {
         }
     }
 
+    /// vLLM in token mode, with a model that is shown pictures.
+    pub(crate) async fn that_sees() -> Self {
+        let files = ModelFiles::read(variable("POLAR_TEST_VISION_MODEL")).unwrap();
+        let url = variable("POLAR_TEST_VISION");
+        Self::told(Self::at(url, EngineKind::Vllm, Some(files)).await)
+    }
+
     /// In token mode where there are files.
     pub(crate) async fn try_connect(
         kind: EngineKind,
@@ -50,6 +57,14 @@ impl EngineUnderTest {
             EngineKind::Sglang => "POLAR_TEST_SGLANG",
             EngineKind::TensorRtLlm => panic!("{NOT_STARTED}"),
         });
+        Self::at(url, kind, files).await
+    }
+
+    async fn at(
+        url: String,
+        kind: EngineKind,
+        files: Option<ModelFiles>,
+    ) -> Result<Self, ProbeError> {
         let gives_raw_text = std::env::var("POLAR_TEST_RAW_TEXT").is_ok();
         let parsers = match gives_raw_text {
             true => ParserOptions {

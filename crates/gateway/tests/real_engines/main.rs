@@ -13,6 +13,7 @@ mod engine_under_test;
 mod faults;
 mod ids;
 mod token_mode;
+mod vision;
 
 use polar_convo::Dialect;
 use polar_engine::EngineKind;

@@ -30,6 +30,7 @@ fn request(stream: bool) -> SampleRequest {
     sampling.say_defaults();
     SampleRequest {
         prompt: Arc::from(PROMPT),
+        pictures: Vec::new(),
         sampling,
         stop_token_ids: Vec::new(),
         request_id: "call-1".to_owned(),
