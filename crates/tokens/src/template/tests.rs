@@ -37,8 +37,8 @@ fn values_are_printed_as_python_prints_them() {
         &options,
         "True True 1e-07 10000000000000000000000",
     );
-    let hard = json!({"v": ["\u{1}\u{a0}\u{2028}👩\u{200d}e\u{301}\u{e0001}\"'"]});
-    renders("{{ v }}", &hard, r#"['\x01\xa0\u2028👩\u200dé\U000e0001"\'']"#);
+    let hard = json!({"v": ["\u{0}\u{1}\u{a0}\u{2028}👩\u{200d}e\u{301}\u{e0001}\"'"]});
+    renders("{{ v }}", &hard, r#"['\x00\x01\xa0\u2028👩\u200dé\U000e0001"\'']"#);
 }
 
 #[test]
