@@ -4,8 +4,10 @@
 //! drop or trim reasoning. A prompt built from such a history is not the one in which the model
 //! goes on from what it sampled. So each assistant message of a request is looked up, by the ids
 //! of its calls, or by its text and what stands before it where it has none, and gets back what
-//! only its spelling has lost. Where several turns fit, it is the one in whose place it stands. What
-//! a harness has changed in meaning stays as the harness says it. Either way the request says what was done ([`HistoryReport`]), and the record with it.
+//! only its spelling has lost. Where several turns fit, it is the one in whose place it stands. A call
+//! that the harness is known to write in the place of one that it could not run gives way to what was
+//! sampled. What else a harness has changed in meaning stays as the harness says it. Either way the
+//! request says what was done ([`HistoryReport`]), and the record with it.
 //!
 //! Pure; whoever serves the session owns it, and asks before and after each call. Every reply is
 //! kept once, so that memory grows with what is sampled and not with how often it is sent.
@@ -30,6 +32,8 @@ pub struct TurnMemory {
     by_text: HashMap<u64, Vec<usize>>,
     /// Edits that are in a record already.
     reported: HashSet<Edit>,
+    /// Tools that a harness names in the place of one that it could not call.
+    stand_ins: HashSet<String>,
 }
 
 /// A reply that was told.
@@ -86,6 +90,9 @@ pub struct Restored {
     /// Calls whose arguments were spelled otherwise.
     #[serde(skip_serializing_if = "is_zero")]
     pub arguments: u32,
+    /// Calls in whose place the harness had put one of its own.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub calls: u32,
     /// Turns whose reasoning was dropped or trimmed.
     #[serde(skip_serializing_if = "is_zero")]
     pub reasoning: u32,
@@ -134,6 +141,12 @@ impl Asked {
 }
 
 impl TurnMemory {
+    /// Of a harness that puts calls of the tools `stand_ins` in the place of those that it could not
+    /// run.
+    pub fn new(stand_ins: HashSet<String>) -> Self {
+        Self { stand_ins, ..Self::default() }
+    }
+
     /// Notes the reply to a request. To be called before the client gets to know of its end.
     pub fn remember(&mut self, asked: Asked, reply: &Reply) {
         self.reported.extend(asked.edits);
@@ -170,6 +183,9 @@ impl TurnMemory {
                 && let Some((turn, is_sure)) = self.recognise(message, place, &found)
             {
                 let told = &self.turns[turn];
+                if policy != HistoryPolicy::AsSent && is_sure {
+                    told.put_calls_back(message, &self.stand_ins, &mut report);
+                }
                 told.restore_calls(message, &mut report);
                 // A turn that a harness has taken apart has its reasoning once.
                 if policy != HistoryPolicy::AsSent && is_sure && found.insert(turn) {
@@ -205,7 +221,7 @@ impl TurnMemory {
             return Some((self.placed(turns, place, likeness)?, true));
         }
         let turns = ids.find_map(|id| self.by_call.get(id))?;
-        let says_it = |turn: usize| self.turns[turn].says_all(&message.blocks);
+        let says_it = |turn: usize| self.turns[turn].says_all(&message.blocks, &self.stand_ins);
         if let [only] = turns.as_slice() {
             // The same id may have come from elsewhere, such as an example in the prompt.
             let is_sure = self.turns[*only].place.is_like(place) || says_it(*only);
@@ -255,15 +271,40 @@ impl Told {
         })
     }
 
-    /// Whether calls that were sent say what those of this turn did.
-    fn says_all(&self, sent: &[Block]) -> bool {
+    /// Whether calls that were sent say what those of this turn did, or stand in for them.
+    fn says_all(&self, sent: &[Block], stand_ins: &HashSet<String>) -> bool {
         let mut seen = HashMap::<&str, usize>::new();
         calls(sent).all(|(id, name, arguments)| {
             let nth = seen.entry(id).or_default();
             let at = self.place_of(id, *nth);
             *nth += 1;
-            at.is_some_and(|at| self.says(at, name, arguments))
+            at.is_some_and(|at| stand_ins.contains(name) || self.says(at, name, arguments))
         })
+    }
+
+    /// Calls whose place others have taken.
+    fn put_calls_back(
+        &self,
+        message: &mut Message,
+        stand_ins: &HashSet<String>,
+        report: &mut HistoryReport,
+    ) {
+        let mut seen = HashMap::<String, usize>::new();
+        for block in &mut message.blocks {
+            let Block::ToolCall { id, name, arguments } = block else { continue };
+            let nth = seen.entry(id.clone()).or_default();
+            let at = self.place_of(id, *nth);
+            *nth += 1;
+            let sampled = at.and_then(|at| calls(&self.blocks).nth(at));
+            if let Some((_, sampled_name, sampled)) = sampled
+                && stand_ins.contains(name)
+                && sampled_name != name
+            {
+                sampled_name.clone_into(name);
+                sampled.clone_into(arguments);
+                report.restored.calls += 1;
+            }
+        }
     }
 
     fn restore_calls(&self, message: &mut Message, report: &mut HistoryReport) {

@@ -86,6 +86,41 @@ impl Session {
 }
 
 #[test]
+fn a_call_in_whose_place_the_harness_puts_its_own_is_put_back() {
+    let stand_in = |name: &str, id: &str| {
+        let function = json!({"name": name, "arguments": "{\"error\":\"no such tool\"}"});
+        json!({"role": "assistant", "content": null, "tool_calls": [
+            {"id": id, "type": "function", "function": function},
+        ]})
+    };
+    let failed = json!({"role": "tool", "tool_call_id": "call_1", "content": "no such tool"});
+    for (policy, name, is_put_back) in [
+        (HistoryPolicy::Sampled, "invalid", true),
+        (HistoryPolicy::Template, "invalid", true),
+        (HistoryPolicy::AsSent, "invalid", false),
+        (HistoryPolicy::Sampled, "other", false),
+    ] {
+        let turns = TurnMemory::new(["invalid".to_owned()].into());
+        let mut session = Session { turns, policy };
+        session.turn(&[user("go")], vec![reasoning("hm"), call(0, "call_1", SAMPLED)]);
+        let (seen, report) =
+            session.history(&[user("go"), stand_in(name, "call_1"), failed.clone()]);
+        let function = &seen[1]["tool_calls"][0]["function"];
+        if is_put_back {
+            assert_eq!(*function, json!({"name": "f", "arguments": SAMPLED}), "{policy:?}");
+            assert_eq!(report["restored"]["calls"], 1, "{report}");
+            assert_eq!(report["edited"], json!({}), "{report}");
+        } else {
+            assert_eq!(function["name"], name, "{policy:?}");
+            assert_eq!(report["edited"]["calls"], json!(["call_1"]), "{report}");
+        }
+        // What the model itself called so is its own.
+        let (_, report) = session.history(&[user("go"), stand_in("invalid", "call_9")]);
+        assert_eq!(report["restored"], json!({}), "{report}");
+    }
+}
+
+#[test]
 fn promise_2_arguments_get_their_sampled_spelling_back_in_every_dialect() {
     let mut session = Session { policy: HistoryPolicy::AsSent, ..Session::default() };
     session.turn(&[user("go")], vec![call(0, "call_1", SAMPLED), call(1, "call_2", "")]);

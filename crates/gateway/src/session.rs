@@ -74,6 +74,7 @@ impl Session {
         header.engine = serde_json::to_value(engine.info()).unwrap_or_default();
         let evidence = header.rules.headers();
         let normaliser = Normaliser::new(&header.rules.normalise)?;
+        let stand_ins = header.rules.stand_ins.iter().map(|rule| rule.tool.clone()).collect();
         let journal = JournalWriter::create(&options.journal, &header)?;
         Ok(Self {
             secret: new_secret()?,
@@ -89,7 +90,7 @@ impl Session {
             calls: AtomicU32::new(0),
             sampled_tokens: AtomicU64::new(0),
             responses: Mutex::default(),
-            turns: Mutex::default(),
+            turns: Mutex::new(TurnMemory::new(stand_ins)),
             prompts: engine
                 .token_mode()
                 .map(|mode| Arc::new(SessionPrompts::new(Arc::clone(mode), options.history))),

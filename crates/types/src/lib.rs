@@ -30,7 +30,7 @@ pub use node::{
 };
 pub use role::{
     CallOrigin, CallRole, Confidence, HarnessRules, NormaliseRule, ParentLink, PromptPart,
-    RoleCondition, RoleCounts, RoleRule,
+    RoleCondition, RoleCounts, RoleRule, StandInRule,
 };
 pub use sampling::SamplingPins;
 pub use session::{

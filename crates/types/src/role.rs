@@ -121,12 +121,15 @@ pub struct HarnessRules {
     /// Take volatile text out of prompts.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub normalise: Vec<NormaliseRule>,
+    /// Tell calls that the harness writes in the place of the model's.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub stand_ins: Vec<StandInRule>,
 }
 
 impl HarnessRules {
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
-        self.roles.is_empty() && self.normalise.is_empty()
+        self.roles.is_empty() && self.normalise.is_empty() && self.stand_ins.is_empty()
     }
 
     /// The request headers that some rule looks at, in lower case.
@@ -238,6 +241,19 @@ pub struct NormaliseRule {
     pub replacement: String,
 }
 
+/// Tells a call that the harness writes into its history in the place of one that it could not run,
+/// under the same id. The result says what was wrong; the turn keeps what was sampled.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StandInRule {
+    /// What it is called in a task's `harness.keep`.
+    pub name: String,
+    /// When the harness does so, for people.
+    pub description: String,
+    /// The tool that such a call names, which no model calls by itself.
+    pub tool: String,
+}
+
 /// Messages of a prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -259,7 +275,7 @@ mod tests {
             "parent": {"header": "x-parent", "is": "x-agent"},
         }))
         .unwrap();
-        let rules = HarnessRules { roles: vec![rule], normalise: Vec::new() };
+        let rules = HarnessRules { roles: vec![rule], ..HarnessRules::default() };
         assert_eq!(rules.headers(), ["x-agent", "x-parent"]);
     }
 }

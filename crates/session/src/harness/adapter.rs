@@ -2,7 +2,7 @@
 
 use super::check_notes::CheckNotes;
 use super::recipe::InstallRecipe;
-use polar_types::{HarnessRules, NormaliseRule, RoleRule};
+use polar_types::{HarnessRules, NormaliseRule, RoleRule, StandInRule};
 use serde::de::{self, MapAccess, Visitor, value::MapAccessDeserializer};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
@@ -56,19 +56,25 @@ pub struct HarnessAdapter {
     /// Take text out of prompts that changes from call to call and means nothing to the model.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub normalise: Vec<NormaliseRule>,
+    /// Tell calls that it writes into its history in the place of those that it could not run.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stand_ins: Vec<StandInRule>,
     /// What `polar harness check` must know of it.
     #[serde(default, skip_serializing_if = "CheckNotes::is_empty")]
     pub check: CheckNotes,
 }
 
 impl HarnessAdapter {
-    /// The rules about its calls, without the normalisation that `keep` switches off.
+    /// The rules about its calls, without those that `keep` switches off.
     pub fn rules(&self, keep: &[String]) -> HarnessRules {
-        let is_used = |rule: &&NormaliseRule| !keep.contains(&rule.name);
-        HarnessRules {
+        let mut rules = HarnessRules {
             roles: self.roles.clone(),
-            normalise: self.normalise.iter().filter(is_used).cloned().collect(),
-        }
+            normalise: self.normalise.clone(),
+            stand_ins: self.stand_ins.clone(),
+        };
+        rules.normalise.retain(|rule| !keep.contains(&rule.name));
+        rules.stand_ins.retain(|rule| !keep.contains(&rule.name));
+        rules
     }
 }
 

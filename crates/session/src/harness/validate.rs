@@ -218,13 +218,15 @@ impl HarnessAdapter {
 
     /// What is wrong with a task's names of rules to leave out, and what to write.
     pub(super) fn refuses_keeping(&self, keep: &[String]) -> Option<(String, String)> {
-        let rules: Vec<_> = self.normalise.iter().map(|rule| rule.name.as_str()).collect();
+        let normalise = self.normalise.iter().map(|rule| rule.name.as_str());
+        let stand_ins = self.stand_ins.iter().map(|rule| rule.name.as_str());
+        let rules: Vec<_> = normalise.chain(stand_ins).collect();
         let unknown = keep.iter().find(|name| !rules.contains(&name.as_str()))?;
         let mend = match rules.is_empty() {
             true => format!("{} has none; leave `keep` out", self.name),
             false => format!("use one of {}", rules.join(", ")),
         };
-        Some((format!("no normalisation rule is called {unknown:?}"), mend))
+        Some((format!("no rule of `normalise` or `stand_ins` is called {unknown:?}"), mend))
     }
 
     /// Checks what a task sets against what the adapter declares, and fills in defaults.
