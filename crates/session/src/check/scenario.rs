@@ -94,6 +94,7 @@ const SHIPPED: &[(&str, &str)] = &shipped![
     "write_file",
     "parallel_calls",
     "failing_tool",
+    "unknown_tool",
     "reasoning",
     "odd_arguments",
     "wide_letters",
