@@ -2,9 +2,11 @@
 
 mod checks;
 mod harness;
+mod tasks;
 
 pub(crate) use checks::{Drift, Verify};
 pub(crate) use harness::{Harness, HarnessCheck};
+pub(crate) use tasks::{Import, ImportArgs, ImportHarbor, ImportJsonl, ImportSwebench, Tasks};
 
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, CommandFactory as _, FromArgMatches as _};
@@ -75,6 +77,9 @@ pub(crate) enum Command {
     Drift(Drift),
     /// Print what an ended session's agent and evaluator printed.
     Logs(Logs),
+    /// Make Polar tasks of tasks in another form: Harbor, SWE-bench, lines of JSON.
+    #[command(subcommand)]
+    Tasks(Tasks),
     /// List, check or install agent CLIs.
     #[command(subcommand)]
     Harness(Harness),
@@ -208,9 +213,9 @@ pub(crate) struct Quickstart {
 
 #[derive(Debug, Args)]
 pub(crate) struct Run {
-    /// Task file (YAML or JSON).
-    #[arg(value_name = "TASK")]
-    pub(crate) task: PathBuf,
+    /// Task files (YAML or JSON, or `.jsonl` with a task in each line).
+    #[arg(value_name = "TASK", required = true)]
+    pub(crate) tasks: Vec<PathBuf>,
 
     /// Sessions to run, instead of the task's `num_samples`.
     #[arg(long, value_name = "N")]

@@ -12,5 +12,6 @@ pub(crate) mod run;
 pub(crate) mod serve;
 pub(crate) mod simulate_engine;
 pub(crate) mod status;
+pub(crate) mod tasks;
 pub(crate) mod trajectories;
 pub(crate) mod verify;

@@ -57,6 +57,7 @@ async fn run(command: Command) -> Result<()> {
         Command::Verify(args) => commands::verify::verify(*args).await,
         Command::Drift(args) => commands::drift::drift(args).await,
         Command::Logs(args) => commands::logs::logs(args).await,
+        Command::Tasks(args) => commands::tasks::tasks(args),
         Command::Harness(args) => commands::harness::harness(args).await,
         Command::Doctor(args) => commands::doctor::doctor(args).await,
         Command::SimulateEngine(args) => commands::simulate_engine::simulate_engine(args).await,

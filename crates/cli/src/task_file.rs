@@ -23,6 +23,32 @@ pub(crate) fn read(path: &Path) -> Result<Value> {
     parse(&text, folder).with_context(|| format!("task file {}", path.display()))
 }
 
+/// All tasks of a file: one, or one in each line of a `.jsonl` file.
+pub(crate) fn read_all(path: &Path) -> Result<Vec<Value>> {
+    if path.extension().is_none_or(|ending| ending != "jsonl") {
+        return Ok(vec![read(path)?]);
+    }
+    let text = text(path).with_context(|| format!("read task file {}", path.display()))?;
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let mut tasks = Vec::new();
+    for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+        let task = parse(line, folder)
+            .with_context(|| format!("task file {}, line {}", path.display(), index + 1))?;
+        tasks.push(task);
+    }
+    ensure!(!tasks.is_empty(), "task file {} has no task in it", path.display());
+    Ok(tasks)
+}
+
+/// The steps that an upload of `source` to `target` stands for.
+pub(crate) fn uploaded(source: &Path, target: &str) -> Result<Vec<Value>> {
+    let source = source.canonicalize().with_context(|| format!("find {}", source.display()))?;
+    let step = json!({"source": source, "target": target});
+    let mut steps = Vec::new();
+    upload(&step, Path::new("/"), &mut { MOST_UPLOAD_BYTES }, &mut steps)?;
+    Ok(steps)
+}
+
 fn text(path: &Path) -> Result<String> {
     String::from_utf8(fs::read(path)?).map_err(|error| {
         let at = error.utf8_error().valid_up_to();

@@ -131,7 +131,12 @@ fn commands<'a>(evaluator: &'a EvaluatorSpec, at: String, found: &mut Vec<Look<'
                 commands(part, format!("{at}.of[{index}]"), found);
             }
         }
-        EvaluatorSpec::None {} => {}
+        EvaluatorSpec::None {}
+        | EvaluatorSpec::Harbor(_)
+        | EvaluatorSpec::Swebench(_)
+        | EvaluatorSpec::Judge(_)
+        | EvaluatorSpec::Http(_)
+        | EvaluatorSpec::Python(_) => {}
     }
 }
 

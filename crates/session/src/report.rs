@@ -8,8 +8,8 @@ use polar_record::RecordedSession;
 use polar_sandbox::ExecEnd;
 use polar_trajectory::BuildOptions;
 use polar_types::{
-    Artifact, CallSummary, ErrorClass, Lease, NodeId, Outcome, RuntimeSpec, SessionReport, Side,
-    StageTimes, Trajectory,
+    Artifact, CallSummary, EndReason, ErrorClass, Lease, NodeId, Outcome, RuntimeSpec,
+    SessionReport, Side, StageTimes, Trajectory,
 };
 use serde::Serialize;
 use sha2::{Digest, Sha256};
@@ -43,6 +43,7 @@ pub(crate) async fn conclude(facts: Facts) -> SessionReport {
         Ok(report) => report,
         Err(error) => SessionReport {
             outcome: polar_failure(format!("building the trajectory broke off: {error}")),
+            reason: Some(EndReason::PolarFailure),
             ..fallback
         },
     }
@@ -159,6 +160,7 @@ fn build_report(facts: Facts) -> SessionReport {
         Ok(artifacts) => report.artifacts = artifacts,
         Err(error) => report.outcome = polar_failure(format!("artifacts not readable: {error}")),
     }
+    report.reason = Some(EndReason::of(&report.outcome, report.grade_error.is_some()));
     if let Err(error) = facts.folder.save_report(&report) {
         // Delivery goes on; only a restart before it ends would have to build it again.
         tracing::error!(session = %report.session_id, %error, "report not kept over a restart");
@@ -172,6 +174,7 @@ fn bare_report(facts: &Facts, outcome: Outcome) -> SessionReport {
         epoch: facts.lease.epoch,
         node_id: facts.node_id.clone(),
         outcome,
+        reason: None,
         reward: facts.grade.reward(),
         grade_error: facts.grade.error(),
         grade_note: facts.grade.note(),

@@ -34,14 +34,15 @@ pub use role::{
 };
 pub use sampling::SamplingPins;
 pub use session::{
-    Artifact, AttemptInfo, CallbackState, CallbackStatus, Outcome, SessionInfo, SessionList,
-    SessionReport, SessionStatus, Stage, StageTimes,
+    Artifact, AttemptInfo, CallbackState, CallbackStatus, EndReason, Outcome, SessionInfo,
+    SessionList, SessionReport, SessionStatus, Stage, StageTimes,
 };
 pub use task::{
-    Budgets, Callback, Encoding, EvaluatorSpec, GradingSandbox, GradingSpec, HarnessSpec, Known,
-    McpServer, Network, OnHack, PrepareStep, RewardSource, RuntimeKind, RuntimeSpec, Skill,
-    TaskInfo, TaskPage, TaskRequest, TaskSpec, TaskStatus, TestFormat, TestsEvaluator, TestsReward,
-    TrajectoryStrategy, WeightedEvaluator,
+    Budgets, Callback, Encoding, EvaluatorSpec, GradingSandbox, GradingSpec, HarborEvaluator,
+    HarnessSpec, HttpEvaluator, JudgeEvaluator, JudgeInput, KEY_PREFIX, Known, McpServer, Network,
+    OnHack, PrepareStep, PythonEvaluator, RewardSource, RuntimeKind, RuntimeSpec, Skill,
+    SwebenchEvaluator, SwebenchLogParser, TaskInfo, TaskPage, TaskRequest, TaskSpec, TaskStatus,
+    TestFormat, TestsEvaluator, TestsReward, TrajectoryStrategy, WeightedEvaluator,
 };
 pub use token_tree::{TokenTree, TreeLineage, TreeNode};
 pub use trace::{

@@ -135,6 +135,78 @@ impl Outcome {
     }
 }
 
+/// What became of a session in one word, so that failures can be told apart and counted.
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    Hash,
+    PartialOrd,
+    Ord,
+    Serialize,
+    Deserialize,
+    utoipa::ToSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum EndReason {
+    /// The harness came to its own end, and was graded if that was asked for.
+    Completed,
+    /// The harness ran out of its budget.
+    AgentTimeout,
+    /// The harness failed.
+    HarnessCrash,
+    /// The sandbox was lost, or could not be made or set up.
+    SandboxLoss,
+    /// The engine could not be reached, or failed.
+    EngineLoss,
+    /// Polar itself, or its machine, failed.
+    PolarFailure,
+    /// There is no reward although one was asked for.
+    GraderFailure,
+    /// The client cancelled it.
+    Cancelled,
+}
+
+impl EndReason {
+    /// Of an outcome, and of whether an evaluator that was asked for gave no reward.
+    pub fn of(outcome: &Outcome, ungraded: bool) -> Self {
+        match outcome {
+            Outcome::Completed if ungraded => Self::GraderFailure,
+            Outcome::Completed => Self::Completed,
+            Outcome::TimedOut => Self::AgentTimeout,
+            Outcome::Cancelled => Self::Cancelled,
+            Outcome::Failed { side, .. } => match side {
+                Side::Harness => Self::HarnessCrash,
+                Side::Engine => Self::EngineLoss,
+                Side::Sandbox => Self::SandboxLoss,
+                Side::Grader => Self::GraderFailure,
+                Side::Polar => Self::PolarFailure,
+            },
+        }
+    }
+
+    /// Whether it says nothing of the agent's work.
+    pub fn is_infrastructure(self) -> bool {
+        matches!(self, Self::SandboxLoss | Self::EngineLoss | Self::PolarFailure)
+    }
+
+    /// The name used in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Completed => "completed",
+            Self::AgentTimeout => "agent_timeout",
+            Self::HarnessCrash => "harness_crash",
+            Self::SandboxLoss => "sandbox_loss",
+            Self::EngineLoss => "engine_loss",
+            Self::PolarFailure => "polar_failure",
+            Self::GraderFailure => "grader_failure",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
 /// Seconds each stage took.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(default)]
@@ -172,6 +244,9 @@ pub struct SessionReport {
     pub node_id: NodeId,
     /// How it ended.
     pub outcome: Outcome,
+    /// The same in one word; absent in reports of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<EndReason>,
     /// The evaluator's number; absent when there is none or it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reward: Option<f64>,

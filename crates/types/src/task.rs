@@ -5,18 +5,22 @@
 //! only be made by [`TaskRequest::resolve`], so the rest of Polar never meets an
 //! unchecked one.
 
+mod benchmarks;
 mod evaluator;
 mod extras;
 mod grading;
+mod outside;
 mod short_form;
 mod spec;
 mod written;
 
+pub use benchmarks::{HarborEvaluator, SwebenchEvaluator, SwebenchLogParser};
 pub use evaluator::{
     EvaluatorSpec, RewardSource, TestFormat, TestsEvaluator, TestsReward, WeightedEvaluator,
 };
 pub use extras::{McpServer, Skill};
 pub use grading::{GradingSandbox, GradingSpec, OnHack};
+pub use outside::{HttpEvaluator, JudgeEvaluator, JudgeInput, KEY_PREFIX, PythonEvaluator};
 pub use spec::{
     Budgets, Callback, Encoding, HarnessSpec, Network, PrepareStep, RuntimeKind, RuntimeSpec,
     TrajectoryStrategy,
@@ -146,6 +150,7 @@ impl TaskRequest {
         }
         runtime.check(&mut problems);
         self.evaluator.check(&mut problems);
+        self.evaluator.check_runtime(&runtime, &mut problems);
         self.grading.check(&mut problems);
         let mut budgets = self.budgets;
         if let Some(seconds) = self.timeout_seconds {

@@ -122,7 +122,8 @@ fn failures(session: &SessionInfo) -> Vec<Failure<'_>> {
         }
         let Some(report) = &attempt.report else { continue };
         if let Outcome::Failed { message, side, .. } = &report.outcome {
-            let what = format!("attempt {number} failed: {message}");
+            let reason = report.reason.map(|reason| format!(" ({})", reason.as_str()));
+            let what = format!("attempt {number} failed{}: {message}", reason.unwrap_or_default());
             let logs: &[LogName] = match side {
                 Side::Grader => &[LogName::Grader],
                 _ => &[LogName::Stderr, LogName::Stdout],

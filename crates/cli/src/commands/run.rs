@@ -1,4 +1,4 @@
-//! `polar run`: one task file, here or on a running server.
+//! `polar run`: tasks from files, here or on a running server.
 
 use crate::api::Api;
 use crate::args::Run;
@@ -14,20 +14,27 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 pub(crate) async fn run(args: Run) -> Result<()> {
-    let mut task = task_file::read(&args.task)?;
-    if let Some(harness) = &args.harness {
-        task_file::set_harness(&mut task, harness)?;
+    let mut tasks = Vec::new();
+    for path in &args.tasks {
+        tasks.extend(task_file::read_all(path)?);
     }
-    if let Some(samples) = args.samples {
-        task["num_samples"] = json!(samples);
+    for task in &mut tasks {
+        if let Some(harness) = &args.harness {
+            task_file::set_harness(task, harness)?;
+        }
+        if let Some(samples) = args.samples {
+            task["num_samples"] = json!(samples);
+        }
     }
     let mut interrupts = Interrupts::listen()?;
     let followed = match args.server.clone() {
         Some(server) => {
-            name(&mut task)?;
-            there(&server, args.token, &task, &mut interrupts).await?
+            for task in &mut tasks {
+                name(task)?;
+            }
+            there(&server, args.token, &tasks, &mut interrupts).await?
         }
-        None => here(args, task, &mut interrupts).await?,
+        None => here(args, tasks, &mut interrupts).await?,
     };
     follow::require_success(&followed)
 }
@@ -36,21 +43,29 @@ pub(crate) async fn run(args: Run) -> Result<()> {
 async fn there(
     server: &str,
     token: Option<String>,
-    task: &Value,
+    tasks: &[Value],
     interrupts: &mut Interrupts,
 ) -> Result<Vec<Followed>> {
     let api = Api::new(server, token::for_server(server, token)?)?;
-    let info = api.submit(task).await?;
-    let id = info.task_id.clone();
+    let mut infos = Vec::with_capacity(tasks.len());
+    for task in tasks {
+        infos.push(api.submit(task).await?);
+    }
+    let ids: Vec<_> = infos.iter().map(|info| info.task_id.to_string()).collect();
+    let id = ids.first().cloned().unwrap_or_default();
+    let what = match ids.len() {
+        1 => format!("task {id} goes on"),
+        count => format!("{count} tasks go on, {id} and others,"),
+    };
     let work = async {
-        let followed = follow::follow(&api, vec![info]).await?;
+        let followed = follow::follow(&api, infos).await?;
         follow::print_summary(&api, &followed).await?;
         Ok(followed)
     };
     // Whatever keeps this process from the end, the task comes to it.
     interrupts.unless(work).await.with_context(|| {
         format!(
-            "task {id} goes on at {server}; look at it with `polar status {id} --server {server}`, \
+            "{what} at {server}; look at it with `polar status {id} --server {server}`, \
              or end it with `polar cancel {id} --server {server}`"
         )
     })
@@ -66,7 +81,7 @@ fn name(task: &mut Value) -> Result<()> {
 }
 
 /// With a server and a node in this process.
-async fn here(args: Run, task: Value, interrupts: &mut Interrupts) -> Result<Vec<Followed>> {
+async fn here(args: Run, tasks: Vec<Value>, interrupts: &mut Interrupts) -> Result<Vec<Followed>> {
     if args.engine.engine.is_none() {
         bail!(
             "where should the agent's calls go? Give an inference server with --engine \
@@ -75,7 +90,7 @@ async fn here(args: Run, task: Value, interrupts: &mut Interrupts) -> Result<Vec
     }
     match args.state.clone() {
         Some(state) => {
-            let followed = within(&args, state.clone(), task, interrupts).await?;
+            let followed = within(&args, state.clone(), tasks, interrupts).await?;
             writeln!(
                 std::io::stdout(),
                 "\nkept in {0}; look again with `polar up --state {0}`, then `polar trajectories` and \
@@ -90,7 +105,7 @@ async fn here(args: Run, task: Value, interrupts: &mut Interrupts) -> Result<Vec
             args.node.node_id = Some(node_id.clone());
             let folder = interrupts.unless(RunFolder::create(&node_id)).await?;
             let state = folder.path().to_owned();
-            folder.remove_after(within(&args, state, task, interrupts).await).await
+            folder.remove_after(within(&args, state, tasks, interrupts).await).await
         }
     }
 }
@@ -98,7 +113,7 @@ async fn here(args: Run, task: Value, interrupts: &mut Interrupts) -> Result<Vec
 async fn within(
     args: &Run,
     state: PathBuf,
-    task: Value,
+    tasks: Vec<Value>,
     interrupts: &mut Interrupts,
 ) -> Result<Vec<Followed>> {
     let engine = interrupts.unless(stack::connect_engine(&args.engine)).await?;
@@ -112,7 +127,7 @@ async fn within(
     };
     with_stack(config, engine, interrupts, async |stack| {
         let api = Api::new(stack.api_url(), Some(secret))?;
-        let followed = follow::submit_and_follow(&api, &[task]).await?;
+        let followed = follow::submit_and_follow(&api, &tasks).await?;
         follow::print_summary(&api, &followed).await?;
         Ok(followed)
     })

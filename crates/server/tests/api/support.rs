@@ -238,6 +238,7 @@ pub(crate) fn report_of(lease: &Lease, node: &str, outcome: Outcome) -> SessionR
         grade_error: None,
         grade_note: None,
         grade: None,
+        reason: None,
         hack_labels: Vec::new(),
         exit_code: Some(0),
         calls: 1,

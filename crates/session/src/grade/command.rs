@@ -82,6 +82,30 @@ impl Attempt {
         }
         Ok(Run { end: end?, out_of_memory, stdout })
     }
+
+    /// Runs a small program of ours there, such as one that reads a file; how it ended, and what
+    /// it printed. It is no part of grader.log.
+    pub(super) async fn read_graded(
+        &self,
+        place: &Place<'_>,
+        workdir: Option<&str>,
+        argv: Vec<String>,
+        limit: u64,
+    ) -> Result<(ExecEnd, io::Result<Vec<u8>>), Stop> {
+        let stdout = self.folder.log("results.out");
+        let exec = Exec {
+            argv,
+            workdir: workdir.map(str::to_owned),
+            env: BTreeMap::new(),
+            stdin: None,
+            timeout: place.left(),
+            stdout: stdout.clone(),
+            stderr: self.folder.log("results.err"),
+            output_limit: limit,
+        };
+        let end = self.exec_in(place.sandbox, "reading what the evaluator found", exec).await?;
+        Ok((end, std::fs::read(stdout)))
+    }
 }
 
 /// How the evaluator came to its end.

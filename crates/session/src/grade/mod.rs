@@ -14,8 +14,12 @@ mod artefacts;
 mod command;
 mod composite;
 mod fresh;
+mod harbor;
 mod labels;
+mod outside;
+mod python;
 mod reports;
+mod swebench;
 mod tests;
 
 use crate::attempt::Attempt;
@@ -97,6 +101,11 @@ fn version(evaluator: &EvaluatorSpec) -> String {
         EvaluatorSpec::None {}
         | EvaluatorSpec::Command { .. }
         | EvaluatorSpec::Tests(_)
+        | EvaluatorSpec::Harbor(_)
+        | EvaluatorSpec::Swebench(_)
+        | EvaluatorSpec::Judge(_)
+        | EvaluatorSpec::Http(_)
+        | EvaluatorSpec::Python(_)
         | EvaluatorSpec::WeightedSum { .. }
         | EvaluatorSpec::All { .. }
         | EvaluatorSpec::First { .. } => 1,
@@ -205,6 +214,11 @@ impl Attempt {
                     self.evaluate_command(place, command, workdir, env, *reward).await
                 }
                 EvaluatorSpec::Tests(tests) => self.evaluate_tests(place, tests).await,
+                EvaluatorSpec::Harbor(harbor) => self.evaluate_harbor(place, harbor).await,
+                EvaluatorSpec::Swebench(instance) => self.evaluate_swebench(place, instance).await,
+                EvaluatorSpec::Judge(judge) => self.evaluate_by_judge(place, judge).await,
+                EvaluatorSpec::Http(http) => self.evaluate_by_http(place, http).await,
+                EvaluatorSpec::Python(python) => self.evaluate_by_python(place, python).await,
                 EvaluatorSpec::WeightedSum { of } => self.evaluate_sum(place, of).await,
                 EvaluatorSpec::All { of } => self.evaluate_all(place, of).await,
                 EvaluatorSpec::First { of } => self.evaluate_first(place, of).await,

@@ -9,9 +9,8 @@ use super::{Place, Verdict};
 use crate::attempt::Attempt;
 use crate::evaluator::Found;
 use crate::failure::Stop;
-use polar_sandbox::{Exec, ExecEnd};
+use polar_sandbox::ExecEnd;
 use polar_types::{HackLabel, HackPattern, TestCounts, TestFormat, TestsEvaluator, TestsReward};
-use std::collections::BTreeMap;
 
 /// Most bytes of results that are read.
 const MOST_RESULTS: u64 = 64 << 20;
@@ -31,7 +30,8 @@ impl Attempt {
         if let Some(report) = &tests.report {
             // What the agent's work brought under that name is no result.
             let removal = ["rm", "-rf", "--", report].map(str::to_owned).to_vec();
-            if let (ExecEnd::TimedOut, _) = self.on_report(place, workdir, removal, 1 << 16).await?
+            if let (ExecEnd::TimedOut, _) =
+                self.read_graded(place, workdir, removal, 1 << 16).await?
             {
                 return Ok(Verdict::failed("there was no time left to run the tests"));
             }
@@ -45,7 +45,7 @@ impl Attempt {
             None => std::fs::read(&run.stdout),
             Some(report) => {
                 let argv = ["sh", "-c", READ, "sh", report].map(str::to_owned).to_vec();
-                match self.on_report(place, workdir, argv, MOST_RESULTS).await? {
+                match self.read_graded(place, workdir, argv, MOST_RESULTS).await? {
                     (ExecEnd::Exited(ABSENT), _) => {
                         let found = self.evaluator.of(&tests.command);
                         return Ok(Verdict::zero(no_report(code, report, found)));
@@ -59,29 +59,6 @@ impl Attempt {
             Err(error) => return Ok(Verdict::failed(format!("results are not readable: {error}"))),
         };
         Ok(judge(tests, code, &report, self.evaluator.of(&tests.command)))
-    }
-
-    /// Runs a command on the file of results; how it ended, and what it printed.
-    async fn on_report(
-        &self,
-        place: &Place<'_>,
-        workdir: Option<&str>,
-        argv: Vec<String>,
-        limit: u64,
-    ) -> Result<(ExecEnd, std::io::Result<Vec<u8>>), Stop> {
-        let stdout = self.folder.log("results.out");
-        let exec = Exec {
-            argv,
-            workdir: workdir.map(str::to_owned),
-            env: BTreeMap::new(),
-            stdin: None,
-            timeout: place.left(),
-            stdout: stdout.clone(),
-            stderr: self.folder.log("results.err"),
-            output_limit: limit,
-        };
-        let end = self.exec_in(place.sandbox, "reading results of tests", exec).await?;
-        Ok((end, std::fs::read(stdout)))
     }
 }
 

@@ -37,6 +37,7 @@ pub(crate) struct Ground {
     pub(crate) simulator: SimulatorHandle,
     pub(crate) provider: Arc<dyn SandboxProvider>,
     pub(crate) runner: SessionRunner,
+    gateway_address: std::net::SocketAddr,
     next: AtomicU64,
     stop: CancellationToken,
 }
@@ -102,7 +103,7 @@ impl Ground {
             output_limit: 1 << 20,
         });
         let next = AtomicU64::new(1);
-        Self { dir, simulator, provider, runner, next, stop }
+        Self { dir, simulator, provider, runner, gateway_address, next, stop }
     }
 
     /// A task for the agent; `changes` go over it field by field.
@@ -136,6 +137,10 @@ impl Ground {
             group_id: GroupId::from(&task.task_id),
             task,
         }
+    }
+
+    pub(crate) fn gateway_address(&self) -> std::net::SocketAddr {
+        self.gateway_address
     }
 
     pub(crate) fn sessions(&self) -> PathBuf {

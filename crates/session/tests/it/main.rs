@@ -10,6 +10,7 @@
 
 mod adapters;
 mod check;
+mod evaluators;
 mod grading;
 mod ground;
 mod install;

@@ -82,6 +82,7 @@ pub(crate) fn report(lease: &Lease, outcome: Outcome) -> SessionReport {
         grade_error: None,
         grade_note: None,
         grade: None,
+        reason: None,
         hack_labels: Vec::new(),
         exit_code: Some(0),
         calls: 3,

@@ -1,8 +1,10 @@
 //! How a session's result becomes a reward.
 
 use super::GradingSandbox;
+use super::benchmarks::{HarborEvaluator, SwebenchEvaluator};
+use super::outside::{HttpEvaluator, JudgeEvaluator, PythonEvaluator};
 use super::short_form::short_form;
-use super::spec::nul;
+use super::spec::{RuntimeKind, RuntimeSpec, nul};
 use crate::FieldProblem;
 use serde::de::{self, MapAccess, Visitor, value::MapAccessDeserializer};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -42,6 +44,16 @@ pub enum EvaluatorSpec {
     },
     /// Tests, each with its own result.
     Tests(TestsEvaluator),
+    /// The tests of a Harbor (Terminal-Bench) task.
+    Harbor(HarborEvaluator),
+    /// The tests of a SWE-bench or SWE-Gym instance.
+    Swebench(SwebenchEvaluator),
+    /// A model with a rubric.
+    Judge(JudgeEvaluator),
+    /// A service.
+    Http(HttpEvaluator),
+    /// A function in Python.
+    Python(PythonEvaluator),
     /// The weighted sum of several rewards.
     WeightedSum {
         /// The parts. Without a reward of each there is none.
@@ -171,15 +183,56 @@ impl EvaluatorSpec {
             Self::None {} => "none",
             Self::Command { .. } => "command",
             Self::Tests(_) => "tests",
+            Self::Harbor(_) => "harbor",
+            Self::Swebench(_) => "swebench",
+            Self::Judge(_) => "judge",
+            Self::Http(_) => "http",
+            Self::Python(_) => "python",
             Self::WeightedSum { .. } => "weighted_sum",
             Self::All { .. } => "all",
             Self::First { .. } => "first",
         }
     }
 
-    /// Where it runs unless the task says so.
+    /// Where it runs unless the task says so: in a sandbox made anew, except where it looks at
+    /// the whole system that the agent left, or where nothing of it runs in a sandbox.
     pub fn sandbox(&self) -> GradingSandbox {
-        GradingSandbox::Fresh
+        let parts = self.leaves();
+        let whole = parts.iter().any(|part| matches!(part, Self::Harbor(_)));
+        let outside = parts.iter().all(|part| matches!(part, Self::Judge(_) | Self::Http(_)));
+        match whole || outside {
+            true => GradingSandbox::Session,
+            false => GradingSandbox::Fresh,
+        }
+    }
+
+    /// A local sandbox has few folders that can be written to.
+    pub(super) fn check_runtime(&self, runtime: &RuntimeSpec, problems: &mut Vec<FieldProblem>) {
+        let writable = |path: &str| {
+            let below =
+                |folder: &str| path.strip_prefix(folder).is_some_and(|p| p.starts_with('/'));
+            below("/tmp") || below(runtime.workdir.trim_end_matches('/'))
+        };
+        for part in self.leaves() {
+            if let Self::Harbor(harbor) = part
+                && runtime.kind == RuntimeKind::Local
+                && !(writable(&harbor.script) && writable(&harbor.logs))
+            {
+                problems.push(FieldProblem::new(
+                    "runtime.type",
+                    "a local sandbox has no /tests and no /logs, where Harbor's tests are; use a \
+                     container runtime",
+                    r#"{"type": "docker", "image": "debian:12"}"#,
+                ));
+            }
+        }
+    }
+
+    fn leaves(&self) -> Vec<&Self> {
+        match self.parts() {
+            parts if parts.is_empty() => vec![self],
+            parts => parts.into_iter().flat_map(Self::leaves).collect(),
+        }
     }
 
     /// The parts it is made of.
@@ -207,6 +260,11 @@ impl EvaluatorSpec {
                 check_command(&format!("{at}.command"), command, problems)
             }
             Self::Tests(tests) => tests.check(at, problems),
+            Self::Harbor(harbor) => harbor.check(at, problems),
+            Self::Swebench(instance) => instance.check(at, problems),
+            Self::Judge(judge) => judge.check(at, problems),
+            Self::Http(http) => http.check(at, problems),
+            Self::Python(python) => python.check(at, problems),
             Self::WeightedSum { of } => {
                 for (index, part) in of.iter().enumerate() {
                     if !part.weight.is_finite() {
@@ -276,7 +334,7 @@ impl TestsEvaluator {
     }
 }
 
-fn check_command(at: &str, command: &str, problems: &mut Vec<FieldProblem>) {
+pub(super) fn check_command(at: &str, command: &str, problems: &mut Vec<FieldProblem>) {
     if command.contains('\0') {
         problems.push(nul(at));
     }
@@ -302,6 +360,20 @@ mod tests {
     }
 
     #[test]
+    fn a_new_sandbox_is_the_default_where_that_can_work() {
+        let sandbox = |evaluator: Value| -> GradingSandbox {
+            serde_json::from_value::<EvaluatorSpec>(evaluator).unwrap().sandbox()
+        };
+        let command = json!({"type": "command", "command": "true"});
+        let http = json!({"type": "http", "url": "http://h"});
+        assert_eq!(sandbox(command.clone()), GradingSandbox::Fresh);
+        assert_eq!(sandbox(json!({"type": "all", "of": [http, command]})), GradingSandbox::Fresh);
+        assert_eq!(sandbox(json!({"type": "all", "of": [http]})), GradingSandbox::Session);
+        let harbor = json!({"type": "first", "of": [{"type": "harbor"}, command]});
+        assert_eq!(sandbox(harbor), GradingSandbox::Session);
+    }
+
+    #[test]
     fn what_no_evaluator_could_be_is_named_by_its_field() {
         let good = json!({"type": "command", "command": "true"});
         let tests = |changes: Value| {
@@ -311,6 +383,29 @@ mod tests {
             }
             tests
         };
+        let with = |mut base: Value, changes: Value| {
+            for (field, value) in changes.as_object().unwrap() {
+                base[field] = value.clone();
+            }
+            base
+        };
+        let swebench = |changes: Value| {
+            let base = json!({
+                "type": "swebench", "instance_id": "a__b-1", "repo": "a/b", "test_command": "pytest",
+                "test_patch": "diff --git a/t b/t", "fail_to_pass": ["t::f"],
+            });
+            with(base, changes)
+        };
+        let judge = |changes: Value| {
+            let base = json!({
+                "type": "judge", "endpoint": "https://j/v1", "model": "m", "rubric": "1 if good",
+            });
+            with(base, changes)
+        };
+        assert!(problems(swebench(json!({"base_commit": "0123abcd"}))).is_empty());
+        assert!(problems(judge(json!({"key_env": "POLAR_KEY_JUDGE"}))).is_empty());
+        assert!(problems(json!({"type": "harbor"})).is_empty());
+        assert!(problems(json!({"type": "python", "code": "def grade(c): return 1"})).is_empty());
         assert!(problems(json!("none")).is_empty());
         assert!(problems(tests(json!({"fail_to_pass": ["a"], "pass_to_pass": ["b"]}))).is_empty());
         assert!(problems(json!({"type": "all", "of": [good, good]})).is_empty());
@@ -324,6 +419,20 @@ mod tests {
             (tests(json!({"fail_to_pass": ["a", " "]})), "fail_to_pass[1]"),
             (tests(json!({"fail_to_pass": ["a"], "pass_to_pass": ["a"]})), "pass_to_pass"),
             (tests(json!({"report": ""})), "report"),
+            (json!({"type": "harbor", "script": "tests/test.sh"}), "script"),
+            (json!({"type": "harbor", "logs": "/logs/../etc"}), "logs"),
+            (swebench(json!({"fail_to_pass": []})), "fail_to_pass"),
+            (swebench(json!({"test_patch": "x"})), "test_patch"),
+            (swebench(json!({"base_commit": "main"})), "base_commit"),
+            (swebench(json!({"test_command": " "})), "test_command"),
+            (judge(json!({"endpoint": "judge:80"})), "endpoint"),
+            // No task may have another secret of the node sent anywhere.
+            (judge(json!({"key_env": "POLAR_TOKEN"})), "key_env"),
+            (judge(json!({"rubric": ""})), "rubric"),
+            (judge(json!({"temperature": -1})), "temperature"),
+            (json!({"type": "http", "url": "http://h", "attempts": 0}), "attempts"),
+            (json!({"type": "http", "url": "file:///etc/passwd"}), "url"),
+            (json!({"type": "python", "code": "def other(c): ..."}), "function"),
             (json!({"type": "all", "of": []}), "of"),
             (json!({"type": "first", "of": [good, "none"]}), "of[1]"),
             (

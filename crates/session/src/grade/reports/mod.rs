@@ -7,6 +7,7 @@ mod cargo;
 mod go;
 mod junit;
 mod pytest;
+pub(super) mod swebench;
 mod tap;
 
 use polar_types::TestFormat;
