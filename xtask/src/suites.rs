@@ -115,6 +115,12 @@ pub(crate) const ALL: &[Suite] = &[
         run: docker_clis,
     },
     Suite {
+        name: "grading",
+        about: "real bugs and fixes as SWE-bench instances and Harbor tasks; as docker-clis, and bubblewrap",
+        default: false,
+        run: grading,
+    },
+    Suite {
         name: "deny",
         about: "licences and sources of dependencies; needs cargo-deny",
         default: false,
@@ -341,6 +347,12 @@ fn as_user() -> Result<[String; 2]> {
 fn docker_clis() -> Result<Counts> {
     let polar = polar()?;
     Command::new("python3", &["tests/docker/clis.py", &polar]).run()
+}
+
+/// The image is that of `docker-clis`.
+fn grading() -> Result<Counts> {
+    let polar = polar()?;
+    Command::new("python3", &["tests/grading/run.py", &polar]).run()
 }
 
 fn deny() -> Result<Counts> {

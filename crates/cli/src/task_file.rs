@@ -32,7 +32,10 @@ pub(crate) fn read_all(path: &Path) -> Result<Vec<Value>> {
     let folder = path.parent().unwrap_or(Path::new("."));
     let mut tasks = Vec::new();
     for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-        let task = parse(line, folder)
+        // JSON may have letters that YAML refuses.
+        let task = serde_json::from_str(line)
+            .context("not JSON")
+            .and_then(|task| complete(task, folder))
             .with_context(|| format!("task file {}, line {}", path.display(), index + 1))?;
         tasks.push(task);
     }
@@ -69,7 +72,11 @@ fn yaml(text: &str) -> Result<Value> {
 
 /// As [`read`], for text that is already at hand.
 pub(crate) fn parse(text: &str, folder: &Path) -> Result<Value> {
-    let mut task = yaml(text)?;
+    complete(yaml(text)?, folder)
+}
+
+/// With what the task names of the user's files in it.
+fn complete(mut task: Value, folder: &Path) -> Result<Value> {
     ensure!(task.is_object(), "a task is a mapping with at least `instruction` and `harness`");
     inline_adapter(&mut task, folder)?;
     let mut budget = MOST_UPLOAD_BYTES;
@@ -250,6 +257,20 @@ mod tests {
         assert_eq!(steps[0]["content"], "/wA=");
         assert_eq!(steps[1]["path"], "src/b.txt");
         assert_eq!(steps[1]["content"], "text");
+    }
+
+    #[test]
+    fn a_file_of_lines_has_a_task_in_each() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tasks.jsonl");
+        let odd = json!({"harness": "pi", "instruction": "\u{82}\u{85} # [no: yaml"});
+        fs::write(&path, format!("{odd}\n\n{{\"harness\": \"codex\"}}\n")).unwrap();
+        assert_eq!(read_all(&path).unwrap(), [odd, json!({"harness": "codex"})]);
+        fs::write(&path, "{}\nharness: pi\n").unwrap();
+        let said = format!("{:#}", read_all(&path).unwrap_err());
+        assert!(said.contains("line 2: not JSON"), "{said}");
+        fs::write(&path, "\n").unwrap();
+        assert!(read_all(&path).is_err());
     }
 
     #[test]

@@ -213,6 +213,17 @@ TestsReward = Union[Literal["resolved", "fraction"], str]
 """What the results of tests are worth."""
 
 
+SwebenchLogParser = Union[
+    Literal["pytest", "pytest_options", "pytest_v2", "matplotlib", "seaborn", "django", "sympy"],
+    str,
+]
+"""How the logs of a repository's tests are read, named as in SWE-bench's harness."""
+
+
+JudgeInput = Union[Literal["instruction", "diff", "output"], str]
+"""A part of what a session leaves."""
+
+
 class WeightedEvaluator(Model):
     """A part of a weighted sum."""
 
@@ -277,6 +288,133 @@ class TestsEvaluator(Tagged):
     """What the results are worth."""
 
 
+class HarborEvaluator(Tagged):
+    """The tests of a Harbor (Terminal-Bench) task."""
+
+    type: Literal["harbor"] = "harbor"
+
+    script: Optional[str] = None
+    """The script that the tests begin with, as seen inside."""
+
+    logs: Optional[str] = None
+    """Folder in which the script leaves `reward.txt` or `reward.json`. It is emptied first."""
+
+    workdir: Optional[str] = None
+    """Folder it runs in; the work folder when absent."""
+
+    env: dict[str, str] = {}
+    """Environment variables of the script."""
+
+    reward_key: Optional[str] = None
+    """Which number of a `reward.json` counts; `reward`, or the mean of all, when absent."""
+
+
+class SwebenchEvaluator(Tagged):
+    """The tests of a SWE-bench or SWE-Gym instance."""
+
+    instance_id: str
+    """The instance, for people."""
+
+    repo: str
+    """`owner/name`; says how results are read where `log_parser` does not."""
+
+    test_patch: str
+    """The tests, as a patch. The agent never sees it."""
+
+    fail_to_pass: list[str]
+    """Names of tests that the work must make pass."""
+
+    test_command: str
+    """Runs the tests; given to `bash -c`."""
+
+    type: Literal["swebench"] = "swebench"
+
+    base_commit: Optional[str] = None
+    """Commit that the tests are taken back to before `test_patch` is applied; the checked-out
+    one when absent.
+    """
+
+    pass_to_pass: list[str] = []
+    """Names of tests that must still pass, or be skipped."""
+
+    log_parser: Optional[SwebenchLogParser] = None
+    """How the results are read; by the repository when absent."""
+
+    workdir: Optional[str] = None
+    """Folder of the repository; the work folder when absent."""
+
+    env: dict[str, str] = {}
+    """Environment variables of the command."""
+
+
+class JudgeEvaluator(Tagged):
+    """A model with a rubric."""
+
+    endpoint: str
+    """Base URL of an API as OpenAI's, such as `https://api.example.org/v1`. Asked by the node;
+    never the policy's own engine by way of the session.
+    """
+
+    model: str
+    """Model to ask."""
+
+    rubric: str
+    """What good work is, in words."""
+
+    type: Literal["judge"] = "judge"
+
+    key_env: Optional[str] = None
+    """Environment variable of the node that has the key; its name begins with `POLAR_KEY_`."""
+
+    show: list[JudgeInput] = []
+    """What of the session is shown to the judge."""
+
+    max_characters: Optional[int] = None
+    """Most characters shown of each; the middle is left out of what is longer."""
+
+    temperature: Optional[float] = None
+    """Sampling temperature of the judge."""
+
+    attempts: Optional[int] = None
+    """Times that it is asked before there is no reward."""
+
+
+class HttpEvaluator(Tagged):
+    """A service."""
+
+    url: str
+    """Gets a POST from the node."""
+
+    type: Literal["http"] = "http"
+
+    key_env: Optional[str] = None
+    """Environment variable of the node with a bearer token; its name begins with `POLAR_KEY_`.
+    """
+
+    attempts: Optional[int] = None
+    """Times that it is asked before there is no reward."""
+
+
+class PythonEvaluator(Tagged):
+    """A function in Python."""
+
+    code: str
+    """Source of a module that has the function."""
+
+    type: Literal["python"] = "python"
+
+    function: Optional[str] = None
+    """Its name. It gets a mapping with `instruction`, `metadata`, `session_id`, `task_id` and
+    `workdir`, and gives a number.
+    """
+
+    python: Optional[str] = None
+    """Program to run it with."""
+
+    env: dict[str, str] = {}
+    """Environment variables of it."""
+
+
 class WeightedSum(Tagged):
     """The weighted sum of several rewards."""
 
@@ -311,6 +449,11 @@ EvaluatorSpec = Annotated[
                 NoEvaluator,
                 CommandEvaluator,
                 TestsEvaluator,
+                HarborEvaluator,
+                SwebenchEvaluator,
+                JudgeEvaluator,
+                HttpEvaluator,
+                PythonEvaluator,
                 WeightedSum,
                 AllEvaluators,
                 FirstEvaluator,
@@ -665,6 +808,22 @@ Outcome = Annotated[
 """How an attempt ended."""
 
 
+EndReason = Union[
+    Literal[
+        "completed",
+        "agent_timeout",
+        "harness_crash",
+        "sandbox_loss",
+        "engine_loss",
+        "polar_failure",
+        "grader_failure",
+        "cancelled",
+    ],
+    str,
+]
+"""What became of a session in one word, so that failures can be told apart and counted."""
+
+
 class TestCounts(Model):
     """What became of the tests that count."""
 
@@ -890,6 +1049,9 @@ class SessionReport(Model):
 
     times: StageTimes
     """Seconds per stage."""
+
+    reason: Optional[EndReason] = None
+    """The same in one word; absent in reports of older versions."""
 
     reward: Optional[float] = None
     """The evaluator's number; absent when there is none or it failed."""
@@ -1443,6 +1605,7 @@ __all__ = [
     "Completed",
     "Confidence",
     "Encoding",
+    "EndReason",
     "Epoch",
     "ErrorClass",
     "EvaluatorSpec",
@@ -1461,8 +1624,12 @@ __all__ = [
     "GroupId",
     "HackLabel",
     "HackPattern",
+    "HarborEvaluator",
     "HarnessSpec",
     "HistoryPolicy",
+    "HttpEvaluator",
+    "JudgeEvaluator",
+    "JudgeInput",
     "LayoutSize",
     "LineageInfo",
     "McpServer",
@@ -1475,6 +1642,7 @@ __all__ = [
     "OnHack",
     "Outcome",
     "PrepareStep",
+    "PythonEvaluator",
     "RewardSource",
     "RoleCounts",
     "RuntimeKind",
@@ -1489,6 +1657,8 @@ __all__ = [
     "Skill",
     "Slots",
     "StageTimes",
+    "SwebenchEvaluator",
+    "SwebenchLogParser",
     "TaskId",
     "TaskInfo",
     "TaskPage",

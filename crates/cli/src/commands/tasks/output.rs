@@ -39,8 +39,17 @@ fn yaml(task: &Value) -> Result<String> {
     if again.as_ref() == Some(task) {
         return Ok(text);
     }
-    // JSON is YAML too.
-    let text = serde_json::to_string_pretty(task)?;
+    // JSON is YAML too, but for a few letters, which only texts can have.
+    let unfit = |letter: &char| {
+        matches!(letter, '\u{7f}'..='\u{9f}' | '\u{feff}' | '\u{fffe}' | '\u{ffff}')
+    };
+    let text: String = serde_json::to_string_pretty(task)?
+        .chars()
+        .map(|letter| match unfit(&letter) {
+            true => format!("\\u{:04x}", u32::from(letter)),
+            false => letter.to_string(),
+        })
+        .collect();
     let again: Value = serde_saphyr::from_str(&text).context("read the task back")?;
     ensure!(again == *task, "a task does not read back as it was written");
     Ok(text)
@@ -53,8 +62,20 @@ mod tests {
 
     #[test]
     fn tasks_read_back_as_they_were() {
-        let odd =
-            ["no", "1e3", "a: b", "# c", "é\u{85}x", "\ttab", "two\nlines\n", " ", "", "'\"", "~"];
+        let odd = [
+            "no",
+            "1e3",
+            "a: b",
+            "# c",
+            "é\u{85}x",
+            "\u{82}|\u{9f}\u{feff}",
+            "\ttab",
+            "two\nlines\n",
+            " ",
+            "",
+            "'\"",
+            "~",
+        ];
         let task =
             json!({"task_id": "a", "metadata": {"odd": odd, "n": 1.5, "big": 12345678901_u64}});
         let again: Value = serde_saphyr::from_str(&yaml(&task).unwrap()).unwrap();
