@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """Real tasks, graded through `polar run`: the right work gets 1, none gets 0.
 
-    run.py POLAR [swebench | harbor]
+    run.py POLAR [swebench | harbor | crossing]
 
 Three SWE-bench instances in bubblewrap, and three Harbor task folders in Docker, made of real
 packages' bugs and fixes (see packages.py). Each is imported by `polar tasks import`, once with
-its own solution in the place of an agent and once with an agent that does nothing. Needs git,
-bubblewrap, the package registry, and for Harbor a Docker daemon and the image of the suite
-docker-clis.
+its own solution in the place of an agent and once with an agent that does nothing. And what
+crosses from one container to the next is looked at. Needs git, bubblewrap, the package registry,
+and for all but SWE-bench a Docker daemon and the image of the suite docker-clis.
 """
 
 import contextlib
@@ -27,6 +27,11 @@ IMAGE = "polar-test-debian:bookworm-python-1"
 RUN_SECONDS = 900
 IDLE = {"harness": {"name": "shell", "command": "true"}}
 TESTS = "PYTHONPATH=/tmp/pytest:/testbed /usr/bin/python3 -m pytest -rA -p no:cacheprovider"
+# What the agent leaves in a container with a network, and what of it its grader may see.
+LEAVES = """printf 'print(42)\\n' > a.py; chmod +x a.py; rm gone; ln -s a.py link
+mkdir -p /var/lib/app; echo kept > /var/lib/app/state; echo planted > /root/planted"""
+SEES = """set -e; test "$(python3 link)" = 42; test -x a.py; test ! -e gone; test -f stays
+test "$(cat /var/lib/app/state)" = kept; test ! -e /root/planted; ! grep -q eth /proc/net/dev"""
 HARBOR_TEST = """#!/bin/bash
 mkdir -p /tmp/pytest && tar -xf /tests/pytest.tar -C /tmp/pytest
 cp -r /tests/suite/. /app/
@@ -205,17 +210,39 @@ def harbor(polar: str, engine: str, cache: Path, folder: Path) -> None:
     graded(polar, engine, tasks(polar, empty, *line, f"--template={idle}"), empty, "0.000")
 
 
+def crossing(polar: str, engine: str, cache: Path, folder: Path) -> None:
+    """Work gets from one container to another, which has no network by then."""
+    del cache
+    task = {
+        "task_id": "crossing",
+        "instruction": "Leave something.",
+        "harness": {"name": "shell", "command": LEAVES},
+        "runtime": {
+            "type": "docker",
+            "image": IMAGE,
+            "network": "open",
+            "prepare": [{"type": "exec", "command": "echo > gone; echo > stays"}],
+        },
+        "evaluator": {"type": "command", "command": SEES},
+        "grading": {"files": ["/var/lib/app"]},
+    }
+    path = folder / "crossing.json"
+    path.write_text(json.dumps(task))
+    graded(polar, engine, ["crossing"], path, "1.000")
+
+
 def main() -> int:
     polar, *named = sys.argv[1:]
     polar = os.path.abspath(polar)
     cache = Path(os.environ.get("POLAR_TEST_CACHE", Path.home() / ".cache/polar-test-packages"))
     cache.mkdir(parents=True, exist_ok=True)
-    parts = {"swebench": swebench, "harbor": harbor}
+    parts = {"swebench": (swebench, 6), "harbor": (harbor, 6), "crossing": (crossing, 1)}
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder, simulator(polar) as engine:
         for name in named or parts:
-            parts[name](polar, engine, cache, Path(folder))
-    print(f"{6 * len(named or parts)} passed in {time.monotonic() - started:.1f}s")
+            parts[name][0](polar, engine, cache, Path(folder))
+    count = sum(parts[name][1] for name in named or parts)
+    print(f"{count} passed in {time.monotonic() - started:.1f}s")
     return 0
 
 

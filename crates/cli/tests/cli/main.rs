@@ -13,4 +13,5 @@ mod nodes;
 mod parsers;
 mod runs;
 mod support;
+mod tasks;
 mod tokens;

@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn rewards_are_read_as_harbor_reads_them() {
-        let table: [(Option<&str>, Option<&str>, Option<&str>, Option<f64>); 8] = [
+        let table = [
             (None, Some("1\n"), None, Some(1.0)),
             (None, Some(" 0.25"), None, Some(0.25)),
             (None, None, None, None),
