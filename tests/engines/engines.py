@@ -8,7 +8,8 @@
 
 `run` tells the command where they are: POLAR_TEST_LLAMA, POLAR_TEST_VLLM and
 POLAR_TEST_SGLANG hold their URLs, POLAR_TEST_MODEL the folder of their model as Hugging Face
-lays it out, POLAR_TEST_VISION and POLAR_TEST_VISION_MODEL the same of `vision`; POLAR_TEST_RAW_TEXT is set with `--raw-text`. Everything is cached under
+lays it out, POLAR_TEST_VISION and POLAR_TEST_VISION_MODEL the same of an engine that sees;
+POLAR_TEST_RAW_TEXT is set with `--raw-text`. Everything is cached under
 `$POLAR_CACHE` or `~/.cache/polar`. Needs Python 3.11 on x86-64 Linux and nothing else.
 """
 
@@ -30,11 +31,11 @@ import installs
 import tiny_model
 import tiny_vision
 
-# `vision` is vLLM with a model that is shown pictures.
-ENGINES = ["llama", "vllm", "sglang", "vision"]
+# `…-vision` has a model that is shown pictures.
+ENGINES = ["llama", "vllm", "sglang", "vllm-vision", "sglang-vision"]
 # Enough for the first requests of a real agent, small enough for one GiB of cache.
 CONTEXT = 16384
-START_SECONDS = {"llama": 60, "vllm": 300, "vllm-render": 300, "sglang": 300, "vision": 300}
+START_SECONDS = {"llama": 60, "vllm": 300, "sglang": 300}
 
 
 # What makes an engine take calls and reasoning out of the text.
@@ -43,18 +44,19 @@ PARSERS = {
     "vllm": ["--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--reasoning-parser", "qwen3"],
     "sglang": ["--tool-call-parser", "qwen25", "--reasoning-parser", "qwen3"],
 }
-PARSERS["vision"] = PARSERS["vllm"]
 
 
 def command(engine: str, port: int, raw_text: bool = False) -> tuple[list[str], dict[str, str]]:
     """The command line of an engine and what its environment needs."""
-    folder = installs.install("vllm" if engine == "vision" else engine.removesuffix("-render"))
-    model = vision_folder() if engine == "vision" else model_folder()
+    base, _, kind = engine.partition("-")
+    folder = installs.install(base)
+    model = vision_folder() if kind == "vision" else model_folder()
     address = ["--host", "127.0.0.1", "--port", str(port)]
     starts = {"llama": _llama, "vllm": _vllm, "vllm-render": _vllm_render, "sglang": _sglang}
-    start = _vision if engine == "vision" else starts[engine]
-    line, environment = start(folder, model, address)
-    return line + ([] if raw_text else PARSERS.get(engine, [])), environment
+    line, environment = starts[base if kind == "vision" else engine](folder, model, address)
+    if engine == "vllm-vision":
+        line += ["--limit-mm-per-prompt", '{"image": 8, "video": 0}']
+    return line + ([] if raw_text or kind == "render" else PARSERS[base]), environment
 
 
 def model_folder() -> Path:
@@ -107,14 +109,9 @@ def _vllm_render(folder: Path, model: Path, address: list[str]):
     return [*line, "--trust-request-chat-template"], _VLLM
 
 
-def _vision(folder: Path, model: Path, address: list[str]):
-    line, environment = _vllm(folder, model, address)
-    return [*line, "--limit-mm-per-prompt", '{"image": 8, "video": 0}'], environment
-
-
 def _sglang(folder: Path, model: Path, address: list[str]):
     line = [str(folder / "bin" / "python"), "-m", "sglang.launch_server", *address]
-    line += ["--model-path", str(model), "--served-model-name", tiny_model.NAME]
+    line += ["--model-path", str(model), "--served-model-name", model.name]
     line += ["--device", "cpu", "--dtype", "float32", "--attention-backend", "torch_native"]
     line += ["--sampling-backend", "pytorch", "--grammar-backend", "none"]
     line += ["--disable-cuda-graph", "--disable-overlap-schedule"]
@@ -154,7 +151,8 @@ def free_port() -> int:
 
 
 def wait_until_healthy(engine: str, process: subprocess.Popen, url: str, log: Path) -> None:
-    deadline = time.monotonic() + START_SECONDS[engine]
+    seconds = START_SECONDS[engine.partition("-")[0]]
+    deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if process.poll() is not None:
             raise SystemExit(f"{engine} ended with {process.returncode}:\n{tail(log)}{hint(process)}")
@@ -162,7 +160,7 @@ def wait_until_healthy(engine: str, process: subprocess.Popen, url: str, log: Pa
             with urllib.request.urlopen(f"{url}/health", timeout=10):
                 return
         time.sleep(0.1)
-    raise SystemExit(f"{engine} is not healthy after {START_SECONDS[engine]} s:\n{tail(log)}")
+    raise SystemExit(f"{engine} is not healthy after {seconds} s:\n{tail(log)}")
 
 
 def tail(log: Path) -> str:
@@ -195,12 +193,13 @@ def run(engines: list[str], line: list[str], raw_text: bool) -> int:
         environment = {**os.environ, "POLAR_TEST_MODEL": str(model_folder())}
         if raw_text:
             environment["POLAR_TEST_RAW_TEXT"] = "1"
-        if "vision" in engines:
+        if any(engine.endswith("-vision") for engine in engines):
             environment["POLAR_TEST_VISION_MODEL"] = str(vision_folder())
         for engine in engines:
             started = time.monotonic()
             url = stack.enter_context(running(engine, raw_text=raw_text))
-            environment[f"POLAR_TEST_{engine.upper()}"] = url
+            name = "VISION" if engine.endswith("-vision") else engine.upper()
+            environment[f"POLAR_TEST_{name}"] = url
             print(f"{engine} at {url} after {time.monotonic() - started:.1f} s", file=sys.stderr)
         return subprocess.run(line, env=environment, check=False).returncode
 

@@ -86,9 +86,9 @@ pub(crate) const ALL: &[Suite] = &[
     },
     Suite {
         name: "vision",
-        about: "token mode with pictures against vLLM on CPU, with a tiny model that sees; 6 GB at first",
+        about: "token mode with pictures against vLLM and SGLang on CPU, with a tiny model that sees",
         default: false,
-        run: || real_engine("vision", &[]),
+        run: vision,
     },
     Suite {
         name: "docker",
@@ -212,10 +212,21 @@ fn raw_text() -> Result<Counts> {
     Ok(counts)
 }
 
+fn vision() -> Result<Counts> {
+    let mut counts = engine_tests("vllm-vision", "vision", &[])?;
+    counts.add(engine_tests("sglang-vision", "vision", &[])?);
+    Ok(counts)
+}
+
 fn real_engine(name: &str, options: &[&str]) -> Result<Counts> {
-    let start = [&["tests/engines/engines.py", "run"], options, &[name, "--"]].concat();
+    engine_tests(name, name, options)
+}
+
+/// Runs the tests of real engines whose names hold `tests` while this one is up.
+fn engine_tests(engine: &str, tests: &str, options: &[&str]) -> Result<Counts> {
+    let start = [&["tests/engines/engines.py", "run"], options, &[engine, "--"]].concat();
     let packages = ["-p", "polar-gateway", "-p", "polar-cli"];
-    let test = [&["cargo", "test"], &packages[..], &["--test", "real_engines", name]].concat();
+    let test = [&["cargo", "test"], &packages[..], &["--test", "real_engines", tests]].concat();
     let how = ["--", "--test-threads=1", "--show-output"];
     Command::new("python3", &start).args(&test).args(&how).run()
 }

@@ -41,6 +41,34 @@ pub(crate) fn replaced(sent: &[u32], had: &[u32], places: &[Place]) -> Option<Ve
     (sent == had).then_some(marks)
 }
 
+/// The places of pictures where an engine does not tell them: each repeats its mark. None where the
+/// one is not the other with its marks repeated.
+pub(crate) fn places_of(mark: u32, sent: &[u32], had: &[u32]) -> Option<Vec<Place>> {
+    let (mut at, mut places) = (0, Vec::new());
+    for id in sent {
+        let length = match *id == mark {
+            true => had.get(at..)?.iter().take_while(|had| **had == mark).count(),
+            false => 1,
+        };
+        if length == 0 || (*id != mark && had.get(at) != Some(id)) {
+            return None;
+        }
+        if *id == mark {
+            places.push(Place { offset: at, length });
+        }
+        at += length;
+    }
+    (at == had.len()).then_some(places)
+}
+
+/// The mark of the one picture in a prompt that the engine repeats: the first id at which both differ
+/// stands behind it, or nothing but the mark was sent.
+pub(crate) fn repeated_mark(sent: &[u32], had: &[u32]) -> Option<u32> {
+    let same = sent.iter().zip(had).take_while(|(sent, had)| sent == had).count();
+    let mark = *sent.get(same.checked_sub(1)?)?;
+    (had.len() > sent.len() && places_of(mark, sent, had)?.len() == 1).then_some(mark)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -74,6 +102,13 @@ mod tests {
             let (had, places) = shown(&sent, &vec![length; sent.len()]);
             prop_assert_eq!(replaced(&sent, &had, &places), Some(vec![MARK; places.len()]));
             prop_assert_eq!(places.len(), marks);
+            // Marks beside each other cannot be told apart without being told.
+            if sent.windows(2).all(|two| two != [MARK, MARK]) {
+                prop_assert_eq!(places_of(MARK, &sent, &had), Some(places.clone()));
+                if marks == 1 && length > 1 {
+                    prop_assert_eq!(repeated_mark(&sent, &had), Some(MARK));
+                }
+            }
             // Anything else that is another is seen.
             let at = at.index(had.len());
             let is_picture =

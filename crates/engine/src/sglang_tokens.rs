@@ -5,6 +5,7 @@
 //! streamed request comes as the stream's first event, so that one is waited for.
 
 use crate::chat_reply::{Finish, Logprob, StopMark};
+use crate::pictures;
 use crate::reply_stream::{ReplyReader, streamed, whole};
 use crate::request_body::{carry, sampling_fields, schema_of, without_model_defaults};
 use crate::sglang::Sglang;
@@ -19,7 +20,7 @@ use crate::{
 use async_trait::async_trait;
 use futures_util::{StreamExt, stream};
 use polar_convo::{Request, Usage};
-use polar_types::WeightSpan;
+use polar_types::{ErrorClass, WeightSpan};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
@@ -63,7 +64,6 @@ const ABOUT_REQUEST: &[&str] = &[
 #[async_trait]
 impl TokenEngine for Sglang {
     async fn sample(&self, request: SampleRequest) -> Result<EngineStream, EngineError> {
-        request.shows_no_picture()?;
         sample_fitting(self, &self.info, request).await
     }
 
@@ -93,6 +93,30 @@ impl TokenEngine for Sglang {
         let known = entries.into_iter().zip(start..);
         let known = known.map(|(entry, place)| entry.0.filter(|_| place >= from));
         Ok(std::iter::repeat_n(None, start).chain(known).collect())
+    }
+
+    /// Asks it to sample one token behind the picture.
+    async fn picture_mark(
+        &self,
+        prompt: &[u32],
+        picture: &str,
+    ) -> Result<Option<u32>, EngineError> {
+        let body = json!({
+            "input_ids": prompt,
+            "image_data": [picture],
+            "sampling_params": {"max_new_tokens": 1},
+            "return_prompt_token_ids": true,
+        });
+        match self.transport.ask::<TokenReply>(GENERATE, &body).await {
+            Ok(reply) => {
+                let had = reply.prompt_token_ids.unwrap_or_default();
+                Ok(pictures::repeated_mark(prompt, &had))
+            }
+            // Its model sees nothing, or what the template writes is no mark: of a mark without a
+            // picture, a version never answers.
+            Err(error) if error.status.is_some() || error.class == ErrorClass::Timeout => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     async fn render(&self, request: &Request) -> Result<Vec<u32>, EngineError> {
@@ -157,6 +181,10 @@ fn sample_body(request: &SampleRequest) -> (Map<String, Value>, Vec<String>) {
         body.insert("session_id".into(), session.as_str().into());
     }
     body.insert("input_ids".into(), json!(&*request.prompt));
+    if !request.pictures.is_empty() {
+        body.insert("image_data".into(), json!(request.pictures));
+        body.insert("return_prompt_token_ids".into(), true.into());
+    }
     body.insert("sampling_params".into(), sampling.into());
     body.insert("return_logprob".into(), true.into());
     body.insert("rid".into(), request.request_id.as_str().into());
@@ -172,6 +200,9 @@ struct TokenReply {
     meta_info: MetaInfo,
     #[serde(default)]
     error: Option<Box<RawValue>>,
+    /// Where asked for: the prompt with its pictures, in each event.
+    #[serde(default)]
+    prompt_token_ids: Option<Vec<u32>>,
 }
 
 /// A logprob, its id and its text.
@@ -213,6 +244,7 @@ struct FinishReason {
 struct SglangTokenReader {
     vocabulary: Vocabulary,
     prompt: SentPrompt,
+    picture_mark: Option<u32>,
     finish: Finish,
     usage: Usage,
     /// Ids given so far.
@@ -231,7 +263,8 @@ impl SglangTokenReader {
     fn new(info: &EngineInfo, request: &SampleRequest, not_sent: &[String]) -> Self {
         Self {
             vocabulary: Vocabulary(info.vocab_size),
-            prompt: SentPrompt::new(&request.prompt),
+            prompt: SentPrompt::of(request),
+            picture_mark: request.picture_mark,
             finish: Finish::default(),
             usage: Usage::default(),
             sampled: 0,
@@ -326,7 +359,10 @@ impl ReplyReader for SglangTokenReader {
             return Err(EngineError::malformed("ids of a reply were taken back"));
         };
         let ended = self.take_meta(&mut reply.meta_info, whole)?;
-        self.prompt.counted(self.usage.prompt_tokens, out);
+        match reply.prompt_token_ids.filter(|_| self.prompt.awaits_pictures()) {
+            Some(had) => self.prompt.shown_by(self.picture_mark, had, out)?,
+            None => self.prompt.counted(self.usage.prompt_tokens, out),
+        }
         self.take_tokens(new, &logprobs, ended, out)
     }
 

@@ -27,6 +27,8 @@ pub struct SampleRequest {
     /// URLs, or data URLs, of the pictures that its marks stand for, in order. Only for engines
     /// that have told what mark that is, see [`TokenEngine::picture_mark`].
     pub pictures: Vec<String>,
+    /// The mark, where there are any.
+    pub picture_mark: Option<u32>,
     /// Pins applied, defaults said.
     pub sampling: Sampling,
     /// End-of-turn ids of the model, beside the engine's own.
@@ -206,6 +208,22 @@ impl SentPrompt {
 
     pub(crate) fn of(request: &SampleRequest) -> Self {
         Self { pictures: request.pictures.len(), ..Self::new(&request.prompt) }
+    }
+
+    /// The same of an engine that repeats each mark and does not tell where.
+    pub(crate) fn shown_by(
+        &mut self,
+        mark: Option<u32>,
+        had: Vec<u32>,
+        out: &mut VecDeque<EngineEvent>,
+    ) -> Result<(), EngineError> {
+        let places = mark.and_then(|mark| pictures::places_of(mark, &self.ids, &had));
+        self.shown(had, &places.unwrap_or_default(), out)
+    }
+
+    /// Whether it shows pictures, and the engine has not told yet what became of them.
+    pub(crate) fn awaits_pictures(&self) -> bool {
+        self.pictures > 0 && !self.is_confirmed
     }
 
     /// Takes the prompt that the engine had, where it shows pictures. Of any other than what was

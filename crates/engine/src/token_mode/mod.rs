@@ -10,8 +10,8 @@ pub use start::{Disagreement, TokenModeError, TokenModeOptions};
 use crate::parsing::ReplyParsing;
 use crate::prompt_end::ReasoningMarks;
 use crate::{
-    Engine, EngineError, EngineEvent, EngineInfo, EngineStream, GenerateRequest, SampleRequest,
-    TokenEngine, TokenModeInfo,
+    Engine, EngineError, EngineEvent, EngineInfo, EngineKind, EngineStream, GenerateRequest,
+    SampleRequest, TokenEngine, TokenModeInfo,
 };
 use async_trait::async_trait;
 use futures_util::{StreamExt, stream};
@@ -70,8 +70,11 @@ impl TokenMode {
     /// Whether a prompt has a mark for each of so many pictures, and none that stands for nothing:
     /// a model may sample the mark too.
     pub fn shows(&self, prompt: &[u32], pictures: usize) -> bool {
-        let marks = |mark| prompt.iter().filter(|id| **id == mark).count();
-        self.picture_mark.is_some_and(|mark| marks(mark) == pictures)
+        let Some(mark) = self.picture_mark else { return false };
+        // It repeats marks and does not tell where, so that two beside each other are one.
+        let is_untold = self.engine.info().kind == EngineKind::Sglang;
+        let is_apart = !is_untold || !prompt.windows(2).any(|two| two == [mark, mark]);
+        is_apart && prompt.iter().filter(|id| **id == mark).count() == pictures
     }
 
     /// Samples the reply to a request behind `prompt`, which is all that the engine is told of its
@@ -112,6 +115,7 @@ impl TokenMode {
         let stop_token_ids = if goes_on { Vec::new() } else { self.prompts.stop_ids().to_vec() };
         let sampling = SampleRequest {
             prompt,
+            picture_mark: self.picture_mark.filter(|_| !pictures.is_empty()),
             pictures,
             sampling: request.sampling,
             stop_token_ids,

@@ -39,11 +39,10 @@ impl EngineUnderTest {
         }
     }
 
-    /// vLLM in token mode, with a model that is shown pictures.
+    /// Whichever it is, in token mode, with a model that is shown pictures.
     pub(crate) async fn that_sees() -> Self {
         let files = ModelFiles::read(variable("POLAR_TEST_VISION_MODEL")).unwrap();
-        let url = variable("POLAR_TEST_VISION");
-        Self::told(Self::at(url, EngineKind::Vllm, Some(files)).await)
+        Self::told(Self::at(variable("POLAR_TEST_VISION"), Some(files)).await)
     }
 
     /// In token mode where there are files.
@@ -57,14 +56,10 @@ impl EngineUnderTest {
             EngineKind::Sglang => "POLAR_TEST_SGLANG",
             EngineKind::TensorRtLlm => panic!("{NOT_STARTED}"),
         });
-        Self::at(url, kind, files).await
+        Self::at(url, files).await
     }
 
-    async fn at(
-        url: String,
-        kind: EngineKind,
-        files: Option<ModelFiles>,
-    ) -> Result<Self, ProbeError> {
+    async fn at(url: String, files: Option<ModelFiles>) -> Result<Self, ProbeError> {
         let gives_raw_text = std::env::var("POLAR_TEST_RAW_TEXT").is_ok();
         let parsers = match gives_raw_text {
             true => ParserOptions {
@@ -77,6 +72,7 @@ impl EngineUnderTest {
         let options = EngineOptions { parsers, token_mode, ..EngineOptions::default() };
         let (engine, report) = polar_engine::probe(&url, options).await?;
         let http = reqwest::Client::builder().no_proxy().build().unwrap();
+        let kind = engine.info().kind;
         Ok(Self { kind, url, engine, report, gives_raw_text, http })
     }
 

@@ -51,6 +51,7 @@ fn sampling(temperature: f64) -> Sampling {
 fn behind(prompt: &[u32], sampling: Sampling) -> SampleRequest {
     SampleRequest {
         pictures: Vec::new(),
+        picture_mark: None,
         prompt: Arc::from(prompt),
         sampling,
         stop_token_ids: Vec::new(),

@@ -1,14 +1,13 @@
-//! Token mode with pictures, against vLLM with a model that is shown them.
+//! Token mode with pictures, against the engines that take them beside ids, with a model that is shown
+//! them.
 
 use crate::conversations::{ROUNDING, through_gateway};
 use crate::engine_under_test::EngineUnderTest;
-use polar_engine::Outcome;
+use polar_engine::{EngineKind, Outcome};
 use polar_record::RecordedSession;
 use polar_trajectory::{build, verify, verify_fingerprints};
 use polar_types::{SamplingPins, Trace, TrajectoryStrategy};
 use serde_json::{Value, json};
-
-const GENERATE: &str = "/inference/v1/generate";
 
 /// PNGs in base64: stripes of 56 by 56 pixels, and the same upright in 84 by 56.
 const STRIPES: &str = "iVBORw0KGgoAAAANSUhEUgAAADgAAAA4CAIAAAAn5KxJAAAAWElEQVR42u3WoREAMAwCQMbOiB2rC6SiKhF/h0S8g5ykTz0y1A8oKCjoWmj1qUeG+qCgoKB7oZYJFBQU1B8FBQUF9UdNKCgoqD9qmUBBQf1RywQKCgr63b/8cX7Tb+DzpQAAAABJRU5ErkJggg==";
@@ -88,23 +87,47 @@ async fn scores(
     let mut sent: Vec<u32> = [&trace.prompt_ids[..], &trace.response_ids[..]].concat();
     let had = sent.clone();
     sent.dedup_by(|next, before| next == before && *next == mark);
-    let parts = pictures.iter().map(
-        |picture| json!({"type": "image_url", "url": format!("data:image/png;base64,{picture}")}),
-    );
+    let model = &under.engine.info().model;
+    let urls: Vec<String> =
+        pictures.iter().map(|picture| format!("data:image/png;base64,{picture}")).collect();
+    let from = trace.prompt_ids.len();
+    if under.kind == EngineKind::Sglang {
+        let body = json!({
+            "input_ids": sent, "image_data": urls, "return_prompt_token_ids": true,
+            "return_logprob": true, "logprob_start_len": 0,
+            "sampling_params": {"max_new_tokens": 1, "temperature": 1.0},
+        });
+        let reply = under.post("/generate", &body).await;
+        assert_eq!(reply["prompt_token_ids"], json!(had), "the trace is what it has in context");
+        let told = reply["meta_info"]["input_token_logprobs"].as_array().unwrap();
+        return told.iter().skip(from).map(|entry| entry[0].as_f64()).collect();
+    }
+    let parts: Vec<Value> =
+        urls.iter().map(|url| json!({"type": "image_url", "url": url})).collect();
     let body = json!({
-        "model": under.engine.info().model, "token_ids": sent, "return_token_ids": true,
-        "content_parts": parts.collect::<Vec<_>>(),
+        "model": model, "token_ids": sent, "return_token_ids": true, "content_parts": parts,
         "sampling_params": {"max_tokens": 1, "prompt_logprobs": 0},
     });
-    let reply = under.post(GENERATE, &body).await;
-    assert_eq!(
-        reply["prompt_token_ids"],
-        json!(had),
-        "the trace is what the engine has in context"
-    );
+    let reply = under.post("/inference/v1/generate", &body).await;
+    assert_eq!(reply["prompt_token_ids"], json!(had), "the trace is what it has in context");
     let told = reply["prompt_logprobs"].as_array().unwrap();
-    let told = had.iter().zip(told).skip(trace.prompt_ids.len());
+    let told = had.iter().zip(told).skip(from);
     told.map(|(id, entry)| entry[id.to_string()]["logprob"].as_f64()).collect()
+}
+
+/// The prompt that the engine makes of messages.
+async fn rendered(under: &EngineUnderTest, messages: Vec<Value>) -> Vec<u32> {
+    let mut body = json!({"model": under.engine.info().model, "messages": messages});
+    let ids = match under.kind {
+        EngineKind::Sglang => {
+            body["max_tokens"] = 1.into();
+            body["return_token_ids"] = true.into();
+            let reply = under.post("/v1/chat/completions", &body).await;
+            reply["choices"][0]["prompt_token_ids"].clone()
+        }
+        _ => under.post("/v1/chat/completions/render", &body).await["token_ids"].clone(),
+    };
+    serde_json::from_value(ids).unwrap()
 }
 
 fn largest_difference(trace: &Trace, scores: &[Option<f64>]) -> f64 {
@@ -144,7 +167,7 @@ async fn promise_2_a_conversation_with_pictures_is_one_trace() {
         verify(&trajectory, &session).unwrap();
         assert_eq!(trajectory.tokens.trained, trajectory.tokens.sampled);
         let [trace] = trajectory.traces.as_slice() else { panic!("{:?}", trajectory.forks) };
-        let mark = mark(&under).await;
+        let mark = mark(&under);
         let own = scores(&under, trace, mark, &[STRIPES, UPRIGHT, STRIPES]).await;
         let (own, others) = (largest_difference(trace, &own), {
             let others = scores(&under, trace, mark, &[STRIPES, UPRIGHT, OTHER]).await;
@@ -189,13 +212,12 @@ async fn promise_2_a_result_that_is_a_picture_stays_in_the_trace() {
     })
     .await;
     let call = &session.calls()[0];
-    let body = json!({"model": under.engine.info().model, "messages": session.messages(call, 0)});
-    let rendered = under.post("/v1/chat/completions/render", &body).await;
-    assert_eq!(rendered["token_ids"], json!(session.prompt_ids(call).unwrap()));
+    let theirs = rendered(&under, session.messages(call, 0)).await;
+    assert_eq!(theirs, session.prompt_ids(call).unwrap());
     let trajectory = build(&session, TrajectoryStrategy::PrefixMerging, None).trajectory;
     verify(&trajectory, &session).unwrap();
     let [trace] = trajectory.traces.as_slice() else { panic!("{:?}", trajectory.forks) };
-    let own = scores(&under, trace, mark(&under).await, &[STRIPES]).await;
+    let own = scores(&under, trace, mark(&under), &[STRIPES]).await;
     assert!(largest_difference(trace, &own) < f64::from(ROUNDING));
 }
 
@@ -205,9 +227,7 @@ async fn promise_2_a_picture_stands_where_the_engine_puts_it() {
     let under = EngineUnderTest::that_sees().await;
     let session = conversation(&under, false).await;
     let call = &session.calls()[1];
-    let body = json!({"model": under.engine.info().model, "messages": session.messages(call, 0)});
-    let rendered = under.post("/v1/chat/completions/render", &body).await;
-    let theirs: Vec<u32> = serde_json::from_value(rendered["token_ids"].clone()).unwrap();
+    let theirs = rendered(&under, session.messages(call, 0)).await;
     let first = &session.calls()[0];
     let before = [session.prompt_ids(first).unwrap(), session.sampled_ids(first).unwrap()].concat();
     let ours = session.prompt_ids(call).unwrap();
@@ -215,11 +235,9 @@ async fn promise_2_a_picture_stands_where_the_engine_puts_it() {
     assert!(theirs.ends_with(tail), "{theirs:?} {tail:?}");
 }
 
-async fn mark(under: &EngineUnderTest) -> u32 {
-    let body = json!({
-        "model": under.engine.info().model, "prompt": "<|image_pad|>", "add_special_tokens": false,
-    });
-    let tokens = under.post("/tokenize", &body).await["tokens"].clone();
-    let [mark] = serde_json::from_value::<Vec<u32>>(tokens).unwrap()[..] else { panic!() };
+/// What stands for a picture, as a start finds it out.
+fn mark(under: &EngineUnderTest) -> u32 {
+    let prompts = under.engine.token_mode().unwrap().prompts();
+    let [mark] = prompts.tokenizer().encode("<|image_pad|>").unwrap()[..] else { panic!() };
     mark
 }

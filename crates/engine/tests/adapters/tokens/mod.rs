@@ -31,6 +31,7 @@ fn request(stream: bool) -> SampleRequest {
     SampleRequest {
         prompt: Arc::from(PROMPT),
         pictures: Vec::new(),
+        picture_mark: None,
         sampling,
         stop_token_ids: Vec::new(),
         request_id: "call-1".to_owned(),

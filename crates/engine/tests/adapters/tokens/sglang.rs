@@ -1,5 +1,6 @@
 //! What only SGLang does.
 
+use super::vllm::{showing, shown};
 use super::{PROMPT, REPLY, request, sample};
 use crate::fake_engine::{Answer, fixture};
 use crate::place::Place;
@@ -109,4 +110,47 @@ async fn promise_3_a_score_of_another_id_is_refused() {
     assert!(tokens.score(&of_last, 15).await.unwrap()[18].is_some());
     let (_server, engine) = called(7).await;
     assert!(engine.tokens().unwrap().score(&of_last, 15).await.is_err());
+}
+
+#[tokio::test]
+async fn promise_2_a_prompt_with_pictures_is_the_one_that_the_engine_had() {
+    let had = shown()["prompt_token_ids"].clone();
+    for stream in [false, true] {
+        for changed in [false, true] {
+            let mut told = had.clone();
+            if changed {
+                told[5] = json!(7);
+            }
+            let (server, engine) = Place::Sglang
+                .serve(move |asked| {
+                    let tell = |piece: &str| {
+                        let mut piece: Value = serde_json::from_str(piece).unwrap();
+                        piece["prompt_token_ids"] = told.clone();
+                        piece["meta_info"]["prompt_tokens"] = json!(17);
+                        piece
+                    };
+                    if !asked.streams() {
+                        return Answer::json(tell(&fixture("sglang/ids.json")));
+                    }
+                    let recorded = fixture("sglang/ids.sse");
+                    let pieces = recorded.split("\n\n").filter_map(|it| it.strip_prefix("data: "));
+                    let pieces = pieces.filter(|piece| *piece != "[DONE]");
+                    let told: String =
+                        pieces.map(|piece| format!("data: {}\n\n", tell(piece))).collect();
+                    Answer::Stream(format!("{told}data: [DONE]\n\n"))
+                })
+                .await;
+            let reply = sample(&engine, showing(stream)).await;
+            if changed {
+                let error = reply.unwrap_err();
+                assert!(error.message.contains("another prompt"), "{error}");
+                continue;
+            }
+            let reply = reply.unwrap();
+            assert_eq!((json!(reply.prompt_ids), &reply.ids[..]), (had.clone(), &REPLY[..]));
+            let sent = server.last_at("/generate").body;
+            assert_eq!(sent["image_data"], json!(showing(stream).pictures));
+            assert_eq!(sent["return_prompt_token_ids"], true);
+        }
+    }
 }

@@ -61,17 +61,18 @@ async fn minus_infinity_is_read_as_vllm_writes_it() {
 }
 
 /// The second and the last id of the prompt are marks of pictures.
-fn showing(stream: bool) -> SampleRequest {
+pub(super) fn showing(stream: bool) -> SampleRequest {
     let mut asked = request(stream);
     let mut prompt = PROMPT.to_vec();
     (prompt[1], prompt[14]) = (500, 500);
     asked.prompt = prompt.into();
+    asked.picture_mark = Some(500);
     asked.pictures = vec!["data:image/png;base64,AAAA".to_owned(), "http://host/b.png".to_owned()];
     asked
 }
 
 /// What it has in context of that, with three ids of one picture and one of the other.
-fn shown() -> Value {
+pub(super) fn shown() -> Value {
     let mut had = PROMPT.to_vec();
     had[14] = 500;
     had.splice(1..2, [500, 500, 500]);
@@ -149,7 +150,7 @@ async fn promise_2_a_prompt_that_is_another_even_without_its_pictures_is_an_erro
 
 #[tokio::test]
 async fn pictures_are_refused_where_ids_cannot_show_them() {
-    for place in [Place::VllmCompletions, Place::Sglang, Place::Llama] {
+    for place in [Place::VllmCompletions, Place::Llama] {
         let (server, engine) = place.recorded_server().await;
         let before = server.asked_at(place.path()).len();
         let error = sample(&engine, showing(false)).await.unwrap_err();
