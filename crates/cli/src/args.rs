@@ -12,6 +12,7 @@ use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, CommandFactory as _, FromArgMatches as _};
 use clap::{Parser, Subcommand, ValueEnum};
 use polar_engine::{ParserChoice, ReasoningFormat, ToolFormat};
+use polar_sandbox::AllowedMount;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 
@@ -177,10 +178,27 @@ pub(crate) struct NodeArgs {
     #[arg(long, value_enum, default_value_t = Isolation::Bubblewrap, value_name = "HOW")]
     pub(crate) local_isolation: Isolation,
 
+    /// Folder of this machine that tasks may have shown in their sandboxes (`runtime.mounts`),
+    /// with all below it; PATH:rw lets them write there. May be given several times.
+    #[arg(long = "allow-mount", value_name = "PATH[:rw]", value_parser = allowed_mount)]
+    pub(crate) allow_mounts: Vec<AllowedMount>,
+
     /// Name of this node among the server's, stable over restarts; when not given, the host
     /// name and some digits that are kept in the state folder.
     #[arg(long, value_name = "ID")]
     pub(crate) node_id: Option<String>,
+}
+
+fn allowed_mount(text: &str) -> Result<AllowedMount, String> {
+    let (path, writable) = match text.strip_suffix(":rw") {
+        Some(path) => (path, true),
+        None => (text, false),
+    };
+    let path = PathBuf::from(path);
+    match path.is_absolute() {
+        true => Ok(AllowedMount { path, writable }),
+        false => Err("must be an absolute path".to_owned()),
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -358,6 +376,11 @@ pub(crate) struct GatewayNode {
     /// How local sandboxes are isolated.
     #[arg(long, value_enum, default_value_t = Isolation::Bubblewrap, value_name = "HOW")]
     pub(crate) local_isolation: Isolation,
+
+    /// Folder of this machine that tasks may have shown in their sandboxes (`runtime.mounts`),
+    /// with all below it; PATH:rw lets them write there. May be given several times.
+    #[arg(long = "allow-mount", value_name = "PATH[:rw]", value_parser = allowed_mount)]
+    pub(crate) allow_mounts: Vec<AllowedMount>,
 
     /// Name of this node among the server's, stable over restarts; when not given, the host
     /// name and some digits that are kept in the state folder.

@@ -91,7 +91,7 @@ impl RunFolder {
 
     async fn sweep(&self, node_id: &str) -> Result<()> {
         // Sandboxes are found whichever way they were isolated.
-        for provider in stack::providers(Isolation::Process, node_id, &self.node()).await? {
+        for provider in stack::providers(Isolation::Process, node_id, &self.node(), &[]).await? {
             let kind = provider.kind();
             match provider.check().await {
                 Ok(()) => drop(provider.sweep(&Default::default()).await?),

@@ -13,8 +13,8 @@ use polar_engine::{
 use polar_gateway::GatewayConfig;
 use polar_node::{Node, NodeConfig, NodeError, ServerAddress};
 use polar_sandbox::{
-    ApptainerConfig, ApptainerProvider, DockerConfig, DockerProvider, LocalConfig, LocalIsolation,
-    LocalProvider, SandboxProvider,
+    AllowedMount, ApptainerConfig, ApptainerProvider, DockerConfig, DockerProvider, LocalConfig,
+    LocalIsolation, LocalProvider, SandboxProvider,
 };
 use polar_server::{Server, ServerConfig, ServerHandle, StartError};
 use polar_session::harness::HarnessAdapter;
@@ -63,6 +63,7 @@ impl Stack {
             control: None,
             concurrency: config.node.concurrency,
             isolation: config.node.local_isolation,
+            allow_mounts: config.node.allow_mounts,
             engine,
         })
         .await?;
@@ -232,6 +233,8 @@ pub(crate) struct NodeSettings {
     pub(crate) control: Option<(SocketAddr, String)>,
     pub(crate) concurrency: u32,
     pub(crate) isolation: Isolation,
+    /// What tasks may have shown of this machine.
+    pub(crate) allow_mounts: Vec<AllowedMount>,
     pub(crate) engine: Arc<dyn Engine>,
 }
 
@@ -265,7 +268,8 @@ pub(crate) async fn node_config(settings: NodeSettings) -> Result<NodeConfig> {
 /// The sandboxes that work here. The local one must.
 async fn working_providers(settings: &NodeSettings) -> Result<Vec<Arc<dyn SandboxProvider>>> {
     let mut working = Vec::new();
-    for provider in providers(settings.isolation, &settings.node_id, &settings.state).await? {
+    let NodeSettings { isolation, node_id, state, allow_mounts, .. } = settings;
+    for provider in providers(*isolation, node_id, state, allow_mounts).await? {
         match provider.check().await {
             Ok(()) => working.push(provider),
             Err(error) if provider.kind() == "local" => {
@@ -299,7 +303,9 @@ pub(crate) async fn providers(
     isolation: Isolation,
     node_id: &str,
     state: &Path,
+    allow_mounts: &[AllowedMount],
 ) -> Result<Vec<Arc<dyn SandboxProvider>>> {
+    let allowed_mounts = allow_mounts.to_vec();
     let isolation = match isolation {
         Isolation::Bubblewrap => LocalIsolation::Bubblewrap,
         Isolation::Process => LocalIsolation::Process,
@@ -308,17 +314,26 @@ pub(crate) async fn providers(
             Some(_) => LocalIsolation::Process,
         },
     };
-    let config = LocalConfig { isolation, ..LocalConfig::new(node_id, state) };
-    let docker = DockerProvider::new(DockerConfig::new(node_id, state));
-    let podman = DockerProvider::new(DockerConfig::podman(node_id, state));
+    let config = LocalConfig {
+        isolation,
+        allowed_mounts: allowed_mounts.clone(),
+        ..LocalConfig::new(node_id, state)
+    };
+    let by_engine = |config: DockerConfig| {
+        let allowed_mounts = allowed_mounts.clone();
+        Arc::new(DockerProvider::new(DockerConfig { allowed_mounts, ..config }))
+    };
+    let docker = by_engine(DockerConfig::new(node_id, state));
+    let podman = by_engine(DockerConfig::podman(node_id, state));
     let apptainer = ApptainerConfig {
         image_cache: paths::cache()?.join("apptainer-images"),
+        allowed_mounts,
         ..ApptainerConfig::new(node_id, state)
     };
     Ok(vec![
         Arc::new(LocalProvider::new(config)?),
-        Arc::new(docker),
-        Arc::new(podman),
+        docker,
+        podman,
         Arc::new(ApptainerProvider::new(apptainer)?),
     ])
 }

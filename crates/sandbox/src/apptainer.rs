@@ -18,6 +18,8 @@ mod program;
 
 use crate::folder_sandbox::{self, FolderSandbox};
 use crate::holdings::Holdings;
+use crate::limits::Runtime;
+use crate::mounts::{self, AllowedMount};
 use crate::program::Program;
 use crate::registry::Entry;
 use crate::spawner::Spawner;
@@ -52,6 +54,8 @@ pub struct ApptainerConfig {
     pub helper: Option<PathBuf>,
     /// Port on a sandbox's own loopback that leads to the gateway.
     pub gateway_port: u16,
+    /// What tasks may have shown of this machine.
+    pub allowed_mounts: Vec<AllowedMount>,
 }
 
 impl ApptainerConfig {
@@ -65,6 +69,7 @@ impl ApptainerConfig {
             apptainer: "apptainer".into(),
             helper: None,
             gateway_port: LocalConfig::GATEWAY_PORT,
+            allowed_mounts: vec![],
         }
     }
 }
@@ -144,6 +149,9 @@ impl ApptainerProvider {
             memory_mb: None,
             pids: None,
             user: None,
+            storage_mb: None,
+            gpus: None,
+            mounts: vec![],
         };
         let folders = Folders::of(&spec)?;
         folders.make().map_err(failed)?;
@@ -202,8 +210,9 @@ impl SandboxProvider for ApptainerProvider {
         self.try_out(folder.path()).await
     }
 
-    async fn create(&self, spec: SandboxSpec) -> Result<Box<dyn Sandbox>, SandboxError> {
-        refuse_limits(&spec)?;
+    async fn create(&self, mut spec: SandboxSpec) -> Result<Box<dyn Sandbox>, SandboxError> {
+        Runtime::Apptainer.refuse(&spec)?;
+        spec.mounts = mounts::resolve(&spec.mounts, &self.config.allowed_mounts)?;
         let folders = Folders::of(&spec)?;
         let entry = Entry { name: spec.name.clone(), folder: folders.all.clone() };
         self.holdings.registry.add(&entry)?;
@@ -221,17 +230,4 @@ impl SandboxProvider for ApptainerProvider {
             .map_err(|problem| SandboxError::retryable("remove outdated images", problem))?;
         Ok(removed)
     }
-}
-
-/// What can't be done must not look as if it were.
-fn refuse_limits(spec: &SandboxSpec) -> Result<(), SandboxError> {
-    let asked = [
-        ("cpus", spec.cpus.is_some()),
-        ("memory_mb", spec.memory_mb.is_some()),
-        ("pids", spec.pids.is_some()),
-        ("user", spec.user.is_some()),
-    ];
-    let Some((field, _)) = asked.iter().find(|(_, asked)| *asked) else { return Ok(()) };
-    let message = format!("Apptainer sandboxes have no `{field}`; leave it out or use docker");
-    Err(SandboxError::new("make sandbox", message))
 }

@@ -24,6 +24,7 @@ mod way_in;
 
 pub use engine::ContainerEngine;
 
+use crate::mounts::{self, AllowedMount};
 use crate::program::Program;
 use crate::registry::{Entry, Registry, owner};
 use crate::{Sandbox, SandboxError, SandboxProvider, SandboxSpec};
@@ -66,6 +67,8 @@ pub struct DockerConfig {
     pub use_helper: bool,
     /// Most processes of a container whose spec says nothing.
     pub pids: u32,
+    /// What tasks may have shown of this machine.
+    pub allowed_mounts: Vec<AllowedMount>,
 }
 
 impl DockerConfig {
@@ -95,6 +98,7 @@ impl DockerConfig {
             helper: crate::helper::find(),
             use_helper: !rustix::process::geteuid().is_root(),
             pids: 8192,
+            allowed_mounts: vec![],
         }
     }
 
@@ -159,7 +163,9 @@ impl SandboxProvider for DockerProvider {
         self.daemon.check().await
     }
 
-    async fn create(&self, spec: SandboxSpec) -> Result<Box<dyn Sandbox>, SandboxError> {
+    async fn create(&self, mut spec: SandboxSpec) -> Result<Box<dyn Sandbox>, SandboxError> {
+        self.config.engine.runtime().refuse(&spec)?;
+        spec.mounts = mounts::resolve(&spec.mounts, &self.config.allowed_mounts)?;
         let entry = Entry { name: spec.name.clone(), folder: spec.host_dir.join("sandbox") };
         self.registry.add(&entry)?;
         match self.make(spec, &entry).await {

@@ -4,15 +4,18 @@
 //! has what is the same for all: that destroying waits for them, and that nothing of the
 //! sandbox stays.
 
+use crate::cgroups::{self, Group};
+use crate::limits;
 use crate::namespaces::Dying;
 use crate::output::create_empty;
 use crate::processes::{SANDBOX_MARK, end_all, marked};
 use crate::registry::Registry;
 use crate::snapshot::{Limits, Snapshots, tree};
+use crate::storage;
 use crate::{Change, Exec, ExecEnd, Sandbox, SandboxError, write};
 use async_trait::async_trait;
 use std::fs;
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,6 +25,8 @@ use tokio_util::sync::CancellationToken;
 
 /// How long running commands may take to end when the sandbox is destroyed.
 const END: Duration = Duration::from_secs(60);
+/// As a command ends that was killed.
+const KILLED: ExecEnd = ExecEnd::Exited(137);
 
 /// Runs the commands of one sandbox.
 #[async_trait]
@@ -47,6 +52,10 @@ pub(crate) struct Place {
     pub(crate) inside_work: String,
     pub(crate) inside_home: String,
     pub(crate) gateway_url: String,
+    /// What holds its processes to limits.
+    pub(crate) group: Option<Arc<Group>>,
+    pub(crate) memory_mb: Option<u64>,
+    pub(crate) storage_mb: Option<u64>,
 }
 
 pub(crate) struct FolderSandbox<C> {
@@ -78,6 +87,18 @@ impl<C> FolderSandbox<C> {
             closed: AtomicBool::new(false),
             destroyed: AtomicBool::new(false),
         }
+    }
+
+    fn memory_kills(&self) -> u64 {
+        self.place.group.as_deref().map(Group::memory_kills).unwrap_or_default()
+    }
+
+    /// Returns when its files hold more than they may, with what that is.
+    async fn full(&self) -> u64 {
+        let Some(limit) = self.place.storage_mb else { return std::future::pending().await };
+        let bytes = limit.saturating_mul(1 << 20);
+        storage::wait_until_full(self.place.folder.clone(), c"snapshots", bytes).await;
+        limit
     }
 
     async fn take_snapshot(&self, name: &'static str) -> Result<(), SandboxError> {
@@ -118,13 +139,25 @@ impl<C: Commands> Sandbox for FolderSandbox<C> {
         let _running = self.running.read().await;
         let closed = self.closed.load(Ordering::Acquire);
         create_empty(&exec).await?;
-        tokio::select! {
+        let stderr = exec.stderr.clone();
+        let kills = self.memory_kills();
+        let end = tokio::select! {
             biased;
             () = self.ending.cancelled() => {
-                Err(SandboxError::new("run command", "the sandbox is destroyed"))
+                return Err(SandboxError::new("run command", "the sandbox is destroyed"));
             }
-            end = self.commands.run(exec, closed) => end,
+            end = self.commands.run(exec, closed) => end?,
+            limit = self.full() => {
+                self.dying.gone().await?;
+                note(&stderr, &storage::words(limit))?;
+                KILLED
+            }
+        };
+        match self.memory_kills() - kills {
+            0 => {}
+            killed => note(&stderr, &limits::out_of_memory(self.place.memory_mb, killed))?,
         }
+        Ok(end)
     }
 
     async fn mark_base(&self) -> Result<(), SandboxError> {
@@ -174,14 +207,24 @@ impl<C> Drop for FolderSandbox<C> {
     }
 }
 
+/// Adds words of ours to what a command printed as errors.
+fn note(stderr: &Path, words: &str) -> Result<(), SandboxError> {
+    let add = || fs::File::options().append(true).open(stderr)?.write_all(words.as_bytes());
+    add().map_err(|problem: io::Error| SandboxError::retryable("keep output", problem))
+}
+
 /// Ends all processes with this mark and removes the folder.
 pub(crate) async fn clear(mark: &str, folder: &Path) -> Result<(), SandboxError> {
     let action = "destroy sandbox";
     if !end_all(|| marked(SANDBOX_MARK, |found| found == mark)).await {
         return Err(SandboxError::retryable(action, "its processes cannot be killed"));
     }
-    let owned = folder.to_owned();
-    let removed = tokio::task::spawn_blocking(move || remove(&owned)).await;
+    let (owned, mark) = (folder.to_owned(), mark.to_owned());
+    let removed = tokio::task::spawn_blocking(move || {
+        cgroups::remove(&mark)?;
+        remove(&owned)
+    })
+    .await;
     removed.map_err(io::Error::other).and_then(|outcome| outcome).map_err(|problem| {
         SandboxError::retryable(action, format!("cannot remove {}: {problem}", folder.display()))
     })

@@ -52,6 +52,8 @@ pub(crate) struct Request {
     pub(crate) env: BTreeMap<String, String>,
     /// Folder.
     pub(crate) workdir: String,
+    /// Most bytes of one file.
+    pub(crate) file_size: Option<u64>,
 }
 
 /// Acts as the helper when this process was started as one; otherwise does nothing.
@@ -113,6 +115,12 @@ fn become_command() -> io::Result<ExitCode> {
     drop(socket);
     // A crash must not leave its memory in the work folder.
     setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
+    if request.file_size.is_some() {
+        setrlimit(
+            Resource::Fsize,
+            Rlimit { current: request.file_size, maximum: request.file_size },
+        )?;
+    }
     exec(&request, stdin.map_or_else(Stdio::null, Stdio::from))
 }
 

@@ -11,6 +11,7 @@
 
 mod apptainer;
 mod bridge;
+mod cgroups;
 mod descriptors;
 mod docker;
 mod exec;
@@ -18,8 +19,10 @@ mod folder_sandbox;
 pub mod helper;
 mod holdings;
 mod libraries;
+mod limits;
 mod local;
 mod mount_points;
+mod mounts;
 mod namespaces;
 mod output;
 mod processes;
@@ -27,11 +30,14 @@ mod program;
 mod registry;
 mod snapshot;
 mod spawner;
+mod storage;
 mod write;
 
 pub use apptainer::{ApptainerConfig, ApptainerProvider};
 pub use docker::{ContainerEngine, DockerConfig, DockerProvider};
+pub use limits::limits_table;
 pub use local::{LOCAL_PATH, LocalConfig, LocalIsolation, LocalProvider};
+pub use mounts::{AllowedMount, Mount};
 
 use async_trait::async_trait;
 use polar_types::Network;
@@ -69,6 +75,12 @@ pub struct SandboxSpec {
     pub pids: Option<u32>,
     /// User inside a container.
     pub user: Option<String>,
+    /// Most that its files may hold, in MiB.
+    pub storage_mb: Option<u64>,
+    /// GPUs.
+    pub gpus: Option<u32>,
+    /// Folders of the node shown inside, which the node has to allow.
+    pub mounts: Vec<Mount>,
 }
 
 /// A command run inside.

@@ -25,8 +25,11 @@ mod process;
 
 pub use commands::PATH as LOCAL_PATH;
 
+use crate::cgroups::Group;
 use crate::folder_sandbox::FolderSandbox;
 use crate::holdings::Holdings;
+use crate::limits::Runtime;
+use crate::mounts::{self, AllowedMount};
 use crate::program::Program;
 use crate::registry::Entry;
 use crate::spawner::Spawner;
@@ -68,6 +71,8 @@ pub struct LocalConfig {
     pub helper: Option<PathBuf>,
     /// Port on a sandbox's own loopback that leads to the gateway.
     pub gateway_port: u16,
+    /// What tasks may have shown of this machine.
+    pub allowed_mounts: Vec<AllowedMount>,
 }
 
 impl LocalConfig {
@@ -83,6 +88,7 @@ impl LocalConfig {
             bubblewrap: "bwrap".into(),
             helper: None,
             gateway_port: LocalConfig::GATEWAY_PORT,
+            allowed_mounts: vec![],
         }
     }
 }
@@ -110,6 +116,15 @@ impl LocalProvider {
     }
 }
 
+impl LocalProvider {
+    fn runtime(&self) -> Runtime {
+        match self.config.isolation {
+            LocalIsolation::Bubblewrap => Runtime::Bubblewrap,
+            LocalIsolation::Process => Runtime::Process,
+        }
+    }
+}
+
 #[async_trait]
 impl SandboxProvider for LocalProvider {
     fn kind(&self) -> &'static str {
@@ -120,8 +135,9 @@ impl SandboxProvider for LocalProvider {
         check::check(&self.config, self.helper.as_deref(), &self.spawner).await
     }
 
-    async fn create(&self, spec: SandboxSpec) -> Result<Box<dyn Sandbox>, SandboxError> {
-        refuse_limits(&spec)?;
+    async fn create(&self, mut spec: SandboxSpec) -> Result<Box<dyn Sandbox>, SandboxError> {
+        self.runtime().refuse(&spec)?;
+        spec.mounts = mounts::resolve(&spec.mounts, &self.config.allowed_mounts)?;
         let layout = Layout::new(&spec, self.config.isolation)?;
         let entry = Entry { name: spec.name.clone(), folder: layout.folder.clone() };
         self.holdings.registry.add(&entry)?;
@@ -131,7 +147,14 @@ impl SandboxProvider for LocalProvider {
             return Err(SandboxError::retryable("make sandbox folder", message));
         }
         let mark = self.holdings.mark(&spec.name);
-        let (commands, place) = LocalCommands::new(self, spec, layout, mark);
+        let group = match Group::make(&spec, &mark) {
+            Ok(group) => group.map(Arc::new),
+            Err(problem) => {
+                self.holdings.clear_or_leave(&entry).await;
+                return Err(problem);
+            }
+        };
+        let (commands, place) = LocalCommands::new(self, spec, layout, mark, group);
         let dying = commands.dying.clone();
         Ok(Box::new(FolderSandbox::new(commands, place, self.holdings.registry.clone(), dying)))
     }
@@ -139,18 +162,4 @@ impl SandboxProvider for LocalProvider {
     async fn sweep(&self, keep: &HashSet<String>) -> Result<u32, SandboxError> {
         self.holdings.sweep(keep).await
     }
-}
-
-/// What only a container engine can do must not look as if it were done.
-fn refuse_limits(spec: &SandboxSpec) -> Result<(), SandboxError> {
-    let asked = [
-        ("image", spec.image.is_some()),
-        ("cpus", spec.cpus.is_some()),
-        ("memory_mb", spec.memory_mb.is_some()),
-        ("pids", spec.pids.is_some()),
-        ("user", spec.user.is_some()),
-    ];
-    let Some((field, _)) = asked.iter().find(|(_, asked)| *asked) else { return Ok(()) };
-    let message = format!("local sandboxes have no `{field}`; leave it out or use docker");
-    Err(SandboxError::new("make sandbox", message))
 }

@@ -1,16 +1,18 @@
 //! Mount points inside folders that a sandbox can write to.
 
+use crate::SandboxSpec;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Makes the folders that would be made while mounts are, in host folders shown at a path
 /// inside, and refuses links there: a link could lead outside while mounts are made.
 /// `writable` has paths inside with where they lie on the host.
 pub(crate) fn prepare_mount_points(
     writable: &[(&Path, &Path)],
-    mounts: &[PathBuf],
+    spec: &SandboxSpec,
 ) -> io::Result<()> {
-    for mount in mounts {
+    let asked = spec.mounts.iter().map(|mount| &mount.target);
+    for mount in spec.read_only.iter().chain(asked) {
         for (inside, host) in writable {
             let Ok(rest) = mount.strip_prefix(inside) else { continue };
             let mut place = host.to_path_buf();
@@ -20,7 +22,7 @@ pub(crate) fn prepare_mount_points(
                     Ok(found) if found.is_dir() => {}
                     Ok(_) => {
                         let message = format!(
-                            "{} is in the way of a read-only folder",
+                            "{} is in the way of a folder that is shown there",
                             inside.join(rest).display()
                         );
                         return Err(io::Error::other(message));

@@ -11,6 +11,7 @@
 //! as surely, but can't wait.
 
 use crate::bridge::Bridge;
+use crate::cgroups::Group;
 use crate::exec::{Outputs, exit_code, stdin_file};
 use crate::processes::{depth, is_first_of_namespace, quiet_descendants};
 use crate::spawner::Spawner;
@@ -44,6 +45,8 @@ pub(crate) struct Launch<'a> {
     pub(crate) request: helper::Request,
     /// Socket of the gateway on the host.
     pub(crate) gateway: PathBuf,
+    /// What holds the command to its limits.
+    pub(crate) group: Option<&'a Group>,
     pub(crate) spawner: &'a Spawner,
     pub(crate) dying: &'a Arc<Dying>,
     /// Says what to do about a monitor that could not be run.
@@ -137,20 +140,25 @@ struct Tree {
 }
 
 impl Tree {
-    fn of(monitor: &Child, dying: &Arc<Dying>) -> io::Result<Tree> {
+    /// Gives those inside of the namespace as well.
+    fn of(monitor: &Child, dying: &Arc<Dying>) -> io::Result<(Tree, Vec<Pid>)> {
         let monitor = monitor.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
         let depth_of_monitor = monitor.map(depth).unwrap_or_default();
         let mut tree = Tree { first: None, outside: vec![], dying: dying.clone() };
+        let mut inside = vec![];
         for process in monitor.map(quiet_descendants).unwrap_or_default() {
             let opened = pidfd_open(process, PidfdFlags::empty());
-            match depth(process) {
-                depth if depth == depth_of_monitor => tree.outside.push(opened?),
-                _ if is_first_of_namespace(process) => tree.first = Some(opened?),
-                _ => {}
+            if depth(process) == depth_of_monitor {
+                tree.outside.push(opened?);
+                continue;
+            }
+            inside.push(process);
+            if is_first_of_namespace(process) {
+                tree.first = Some(opened?);
             }
         }
         match tree.first {
-            Some(_) => Ok(tree),
+            Some(_) => Ok((tree, inside)),
             None => Err(io::Error::other("it has no process namespace")),
         }
     }
@@ -211,8 +219,8 @@ async fn gone(process: OwnedFd) -> io::Result<()> {
 
 async fn start(launch: Launch<'_>, exec: &Exec) -> Result<Running, SandboxError> {
     let failed = |problem: io::Error| SandboxError::retryable(START_ACTION, problem);
-    let Launch { monitor: mut command, request, gateway, spawner, dying, not_run, refused } =
-        launch;
+    let Launch { monitor: mut command, request, gateway, group, .. } = launch;
+    let Launch { spawner, dying, not_run, refused, .. } = launch;
     let (ours, theirs) = UnixStream::pair().map_err(failed)?;
     command.stdin(OwnedFd::from(theirs)).stdout(Stdio::piped()).stderr(Stdio::piped());
     let monitor = spawner.spawn(command).await;
@@ -224,7 +232,10 @@ async fn start(launch: Launch<'_>, exec: &Exec) -> Result<Running, SandboxError>
     let Some((socket, listener)) = ready else {
         return Err(SandboxError::new(START_ACTION, refused(&complaint(&mut monitor).await)));
     };
-    let tree = Tree::of(&monitor, dying).map_err(failed)?;
+    let (tree, inside) = Tree::of(&monitor, dying).map_err(failed)?;
+    if let Some(group) = group {
+        inside.into_iter().try_for_each(|process| group.add(process)).map_err(failed)?;
+    }
     let bridge = listener.map(|listener| Bridge::start(listener, gateway));
     let bridge = bridge.transpose().map_err(failed)?;
     let pipes = monitor.stdout.take().zip(monitor.stderr.take());

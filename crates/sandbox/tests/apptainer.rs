@@ -15,7 +15,7 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::LazyLock;
-use suite::ground::{Ground, Traits, helper, node_of, within};
+use suite::ground::{Ground, Traits, helper, may_make_cgroups, node_of, within};
 
 /// Images, made once for all tests of this process and those that it starts.
 static IMAGES: LazyLock<PathBuf> = LazyLock::new(|| {
@@ -41,11 +41,13 @@ fn provider(state: &Path) -> (Box<dyn SandboxProvider>, Traits) {
     let config = ApptainerConfig {
         helper: Some(helper()),
         image_cache: IMAGES.join("cache"),
+        allowed_mounts: suite::ground::allowed(state),
         ..ApptainerConfig::new(node_of(state), state.join("state"))
     };
     let traits = Traits {
         image: Some(IMAGES.join("busybox.sif").display().to_string()),
         isolated: true,
+        limits: may_make_cgroups(),
         closes_network: true,
         dies_with_node: true,
         connect: suite::busybox::CONNECT,
@@ -102,6 +104,11 @@ conformance! { ground:
     promise_7_dropped_command_dies
     promise_7_destroy_ends_everything_and_may_be_repeated
     promise_8_folder_that_is_too_large_is_an_error
+    promise_8_memory_limit_kills_and_says_so
+    promise_8_pids_limit_stops_a_fork_bomb
+    promise_8_storage_limit_stops_filling_the_disk
+    promise_8_output_of_a_gigabyte_is_bounded
+    promise_9_only_allowed_folders_are_shown
     promise_9_closed_network_reaches_only_the_gateway
     promise_9_sandboxes_do_not_see_each_other_nor_the_host
     promise_9_files_open_in_the_node_stay_out
@@ -270,7 +277,8 @@ async fn promise_7_images_are_unpacked_once_and_outdated_ones_removed() {
 async fn what_apptainer_sandboxes_cannot_do_is_refused() {
     let ground = ground().await;
     type Change = fn(&mut SandboxSpec);
-    let changes: [(&str, Change); 6] = [
+    let changes: [(&str, Change); 7] = [
+        ("gpus", |spec| spec.gpus = Some(1)),
         ("user", |spec| spec.user = Some("nobody".into())),
         ("workdir", |spec| spec.workdir = "relative".into()),
         ("workdir", |spec| spec.workdir = "/".into()),

@@ -13,7 +13,7 @@ mod suite;
 
 use polar_sandbox::{LocalConfig, LocalIsolation, LocalProvider, SandboxProvider};
 use std::path::Path;
-use suite::ground::{Ground, Traits, helper, node_of};
+use suite::ground::{Ground, Traits, helper, may_make_cgroups, node_of};
 
 /// Connects by what a Debian without anything installed has.
 const CONNECT: &str =
@@ -23,12 +23,14 @@ fn provider(state: &Path, isolation: LocalIsolation) -> (Box<dyn SandboxProvider
     let config = LocalConfig {
         isolation,
         helper: Some(helper()),
+        allowed_mounts: suite::ground::allowed(state),
         ..LocalConfig::new(node_of(state), state.join("state"))
     };
     let isolated = isolation == LocalIsolation::Bubblewrap;
     let traits = Traits {
         image: None,
         isolated,
+        limits: isolated && may_make_cgroups(),
         closes_network: true,
         dies_with_node: isolated,
         connect: CONNECT,
@@ -62,6 +64,11 @@ mod bubblewrap {
         promise_7_dropped_command_dies
         promise_7_destroy_ends_everything_and_may_be_repeated
         promise_8_folder_that_is_too_large_is_an_error
+    promise_8_memory_limit_kills_and_says_so
+    promise_8_pids_limit_stops_a_fork_bomb
+    promise_8_storage_limit_stops_filling_the_disk
+    promise_8_output_of_a_gigabyte_is_bounded
+    promise_9_only_allowed_folders_are_shown
         promise_9_closed_network_reaches_only_the_gateway
         promise_9_sandboxes_do_not_see_each_other_nor_the_host
         promise_9_files_open_in_the_node_stay_out
@@ -140,10 +147,9 @@ async fn what_is_missing_is_said_with_how_to_get_it() {
 async fn what_local_sandboxes_cannot_do_is_refused() {
     let ground = Ground::new(|state| provider(state, LocalIsolation::Bubblewrap)).await;
     type Change = fn(&mut polar_sandbox::SandboxSpec);
-    let changes: [(&str, Change); 8] = [
+    let changes: [(&str, Change); 7] = [
         ("image", |spec| spec.image = Some("debian:12".into())),
-        ("cpus", |spec| spec.cpus = Some(1.0)),
-        ("memory_mb", |spec| spec.memory_mb = Some(64)),
+        ("gpus", |spec| spec.gpus = Some(1)),
         ("user", |spec| spec.user = Some("nobody".into())),
         ("workdir", |spec| spec.workdir = "relative".into()),
         ("workdir", |spec| spec.workdir = "/usr/share/work".into()),
@@ -157,6 +163,30 @@ async fn what_local_sandboxes_cannot_do_is_refused() {
         assert!(problem.message.contains(&format!("`{field}`")), "{problem}");
         assert!(!problem.retryable);
     }
+}
+
+#[tokio::test]
+async fn plain_processes_are_held_to_nothing_and_say_so() {
+    let ground = Ground::new(|state| provider(state, LocalIsolation::Process)).await;
+    type Change = fn(&mut polar_sandbox::SandboxSpec);
+    let mount =
+        || polar_sandbox::Mount { source: "/usr".into(), target: "/data".into(), read_only: true };
+    let changes: [(&str, Change); 5] = [
+        ("cpus", |spec| spec.cpus = Some(1.0)),
+        ("memory_mb", |spec| spec.memory_mb = Some(64)),
+        ("pids", |spec| spec.pids = Some(64)),
+        ("storage_mb", |spec| spec.storage_mb = Some(64)),
+        ("gpus", |spec| spec.gpus = Some(1)),
+    ];
+    for (field, change) in changes {
+        let mut spec = ground.spec("refused");
+        change(&mut spec);
+        let problem = ground.provider.create(spec).await.err().unwrap();
+        assert!(problem.message.contains(&format!("`{field}`; leave it out")), "{problem}");
+        assert!(problem.message.contains("docker") && !problem.retryable, "{problem}");
+    }
+    let spec = polar_sandbox::SandboxSpec { mounts: vec![mount()], ..ground.spec("refused") };
+    assert!(ground.provider.create(spec).await.err().unwrap().message.contains("`mounts`"));
 }
 
 mod process {

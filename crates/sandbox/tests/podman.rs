@@ -61,12 +61,14 @@ fn provider(state: &Path) -> (Box<dyn SandboxProvider>, Traits) {
     let config = DockerConfig {
         helper: Some(helper()),
         socket: SERVICE.0.clone(),
+        allowed_mounts: suite::ground::allowed(state),
         ..DockerConfig::podman(node_of(state), state.join("state"))
     };
     let provider = DockerProvider::new(config);
     let traits = Traits {
         image: Some(IMAGE.into()),
         isolated: true,
+        limits: false,
         closes_network: false,
         dies_with_node: false,
         connect: suite::busybox::CONNECT,
@@ -120,6 +122,11 @@ conformance! { ground:
     promise_7_dropped_command_dies
     promise_7_destroy_ends_everything_and_may_be_repeated
     promise_8_folder_that_is_too_large_is_an_error
+    promise_8_memory_limit_kills_and_says_so
+    promise_8_pids_limit_stops_a_fork_bomb
+    promise_8_storage_limit_stops_filling_the_disk
+    promise_8_output_of_a_gigabyte_is_bounded
+    promise_9_only_allowed_folders_are_shown
     promise_9_closed_network_reaches_only_the_gateway
     promise_9_sandboxes_do_not_see_each_other_nor_the_host
     promise_9_files_open_in_the_node_stay_out

@@ -8,8 +8,8 @@ use crate::failure::Stop;
 use crate::harness::{HarnessAdapter, Installation, RenderInput, RenderedHarness};
 use polar_gateway::SessionOptions;
 use polar_record::SessionHeader;
-use polar_sandbox::{Sandbox, SandboxError, SandboxProvider, SandboxSpec};
-use polar_types::{ErrorClass, Side, Stage};
+use polar_sandbox::{Mount, Sandbox, SandboxError, SandboxProvider, SandboxSpec};
+use polar_types::{ErrorClass, MountSpec, Side, Stage};
 use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -137,13 +137,17 @@ impl Attempt {
             memory_mb: runtime.memory_mb,
             pids: runtime.pids,
             user: runtime.user.clone(),
+            storage_mb: runtime.storage_mb,
+            gpus: runtime.gpus,
+            mounts: runtime.mounts.iter().map(mount).collect(),
         }
     }
 
-    /// What a grader's sandbox is made of: the same as the agent's, without the harness and
-    /// without a way to the gateway.
+    /// What a grader's sandbox is made of: the same as the agent's, without the harness,
+    /// without a way to the gateway, and without writing where agents may write.
     pub(crate) fn grader_spec(&self) -> SandboxSpec {
-        let spec = self.sandbox_spec(None);
+        let mut spec = self.sandbox_spec(None);
+        spec.mounts.iter_mut().for_each(|mount| mount.read_only = true);
         SandboxSpec {
             name: format!("{}.grader", spec.name),
             host_dir: self.folder.grader_sandbox(),
@@ -245,4 +249,12 @@ pub(crate) fn sandbox_failure(message: String) -> Stop {
 pub(crate) fn creation_failure(error: &SandboxError) -> Stop {
     let class = if error.retryable { ErrorClass::Unavailable } else { ErrorClass::Invalid };
     Stop::failed(Side::Sandbox, class, format!("the sandbox could not be made: {error}"))
+}
+
+fn mount(spec: &MountSpec) -> Mount {
+    Mount {
+        source: spec.source.clone().into(),
+        target: spec.target().into(),
+        read_only: spec.read_only,
+    }
 }

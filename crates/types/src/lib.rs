@@ -39,10 +39,11 @@ pub use session::{
 };
 pub use task::{
     Budgets, Callback, Encoding, EvaluatorSpec, GradingSandbox, GradingSpec, HarborEvaluator,
-    HarnessSpec, HttpEvaluator, JudgeEvaluator, JudgeInput, KEY_PREFIX, Known, McpServer, Network,
-    OnHack, PrepareStep, PythonEvaluator, RewardSource, RuntimeKind, RuntimeSpec, Skill,
-    SwebenchEvaluator, SwebenchLogParser, TaskInfo, TaskPage, TaskRequest, TaskSpec, TaskStatus,
-    TestFormat, TestsEvaluator, TestsReward, TrajectoryStrategy, WeightedEvaluator,
+    HarnessSpec, HttpEvaluator, JudgeEvaluator, JudgeInput, KEY_PREFIX, Known, McpServer,
+    MountSpec, Network, OnHack, PrepareStep, PythonEvaluator, RewardSource, RuntimeKind,
+    RuntimeSpec, Skill, SwebenchEvaluator, SwebenchLogParser, TaskInfo, TaskPage, TaskRequest,
+    TaskSpec, TaskStatus, TestFormat, TestsEvaluator, TestsReward, TrajectoryStrategy,
+    WeightedEvaluator,
 };
 pub use token_tree::{TokenTree, TreeLineage, TreeNode};
 pub use trace::{

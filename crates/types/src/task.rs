@@ -22,8 +22,8 @@ pub use extras::{McpServer, Skill};
 pub use grading::{GradingSandbox, GradingSpec, OnHack};
 pub use outside::{HttpEvaluator, JudgeEvaluator, JudgeInput, KEY_PREFIX, PythonEvaluator};
 pub use spec::{
-    Budgets, Callback, Encoding, HarnessSpec, Network, PrepareStep, RuntimeKind, RuntimeSpec,
-    TrajectoryStrategy,
+    Budgets, Callback, Encoding, HarnessSpec, MountSpec, Network, PrepareStep, RuntimeKind,
+    RuntimeSpec, TrajectoryStrategy,
 };
 
 use crate::{CallRole, CallbackState, FieldProblem, GroupId, HistoryPolicy, SamplingPins, TaskId};

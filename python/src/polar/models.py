@@ -167,6 +167,19 @@ Network = Union[Literal["none", "open"], str]
 """What the sandbox may reach."""
 
 
+class MountSpec(Model):
+    """A folder of the node that is shown inside."""
+
+    source: str
+    """Path on the node."""
+
+    target: Optional[str] = None
+    """Path inside; the same as on the node when absent."""
+
+    read_only: Optional[bool] = None
+    """Whether nothing can be written there."""
+
+
 class RuntimeSpec(Model):
     """Where the harness runs."""
 
@@ -199,6 +212,15 @@ class RuntimeSpec(Model):
 
     user: Optional[str] = None
     """User inside a container, as `name`, `uid` or `uid:gid`; the image's own when absent."""
+
+    storage_mb: Optional[int] = None
+    """Most that the sandbox's files may hold, in MiB; a command that writes more is ended."""
+
+    gpus: Optional[int] = None
+    """GPUs of the node."""
+
+    mounts: list[MountSpec] = []
+    """Folders of the node shown inside, which the node's operator has to allow."""
 
 
 RewardSource = Union[Literal["exit_code", "stdout"], str]
@@ -1633,6 +1655,7 @@ __all__ = [
     "LayoutSize",
     "LineageInfo",
     "McpServer",
+    "MountSpec",
     "Network",
     "NoEvaluator",
     "NodeId",

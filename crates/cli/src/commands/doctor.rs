@@ -116,7 +116,7 @@ async fn first_line(command: &mut Command) -> Option<String> {
 async fn sandboxes() -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
     let folder = tempfile::tempdir()?;
-    let providers = stack::providers(Isolation::Bubblewrap, "doctor", folder.path()).await?;
+    let providers = stack::providers(Isolation::Bubblewrap, "doctor", folder.path(), &[]).await?;
     for provider in providers {
         let name = format!("sandbox {}", provider.kind());
         findings.push(match check(provider.as_ref()).await {

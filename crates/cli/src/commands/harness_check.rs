@@ -130,7 +130,7 @@ async fn run(
 }
 
 async fn provider(args: &HarnessCheck, folder: &RunFolder) -> Result<Arc<dyn SandboxProvider>> {
-    let providers = stack::providers(args.local_isolation, NODE_ID, &folder.node()).await?;
+    let providers = stack::providers(args.local_isolation, NODE_ID, &folder.node(), &[]).await?;
     let kind = args.runtime.as_str();
     let provider = providers.into_iter().find(|provider| provider.kind() == kind);
     let provider = provider.with_context(|| format!("there is no {kind} sandbox"))?;

@@ -72,6 +72,7 @@ async fn demonstrate(
             proxy_host: IpAddr::V4(Ipv4Addr::LOCALHOST),
             concurrency: 2,
             local_isolation: chosen_isolation(args.local_isolation).await?,
+            allow_mounts: Vec::new(),
             node_id: Some(NODE_ID.to_owned()),
         },
     };

@@ -79,6 +79,7 @@ pub(crate) async fn gateway(args: GatewayNode) -> Result<()> {
         control: Some((control, token.secret)),
         concurrency: args.concurrency,
         isolation: args.local_isolation,
+        allow_mounts: args.allow_mounts,
         engine,
     })
     .await?;

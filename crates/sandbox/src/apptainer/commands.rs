@@ -4,6 +4,7 @@ use super::folders::{Folders, HOME};
 use super::image::Image;
 use super::program::{self, STAGED_WORK, View};
 use super::{ApptainerConfig, ApptainerProvider};
+use crate::cgroups::Group;
 use crate::folder_sandbox::{Commands, Place};
 use crate::helper::{self, Settled};
 use crate::libraries::PortableHelper;
@@ -39,6 +40,7 @@ pub(super) struct ApptainerCommands {
     folders: Folders,
     mark: String,
     env_of_image: BTreeMap<String, String>,
+    group: Option<Arc<Group>>,
     pub(super) dying: Arc<Dying>,
 }
 
@@ -64,9 +66,11 @@ impl ApptainerCommands {
             folders,
             mark,
             env_of_image: BTreeMap::new(),
+            group: None,
             dying: Arc::default(),
         };
         commands.env_of_image = commands.settle().await?;
+        commands.group = Group::make(&commands.spec, &commands.mark)?.map(Arc::new);
         Ok(commands)
     }
 
@@ -83,13 +87,16 @@ impl ApptainerCommands {
             inside_work: self.spec.workdir.clone(),
             inside_home: HOME.to_owned(),
             gateway_url,
+            group: self.group.clone(),
+            memory_mb: self.spec.memory_mb,
+            storage_mb: self.spec.storage_mb,
         }
     }
 
     /// Copies what the image has in the work folder; gives the environment that it sets.
     /// No code of the image is run.
     async fn settle(&self) -> Result<BTreeMap<String, String>, SandboxError> {
-        let staged = View { work: STAGED_WORK, read_only: &[], ..self.view() };
+        let staged = View { work: STAGED_WORK, read_only: &[], mounts: &[], ..self.view() };
         let mut command = self.monitor(&staged)?;
         command.args([helper::SETTLE, &self.spec.workdir, STAGED_WORK]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -135,7 +142,7 @@ impl Commands for ApptainerCommands {
         self.dying.gone().await?;
         let network = if closed { Network::None } else { self.spec.network };
         let view = View { network, ..self.view() };
-        prepare_mount_points(&view.writable(), &self.spec.read_only)
+        prepare_mount_points(&view.writable(), &self.spec)
             .map_err(|problem| SandboxError::new("start command", problem))?;
         let mut env = BTreeMap::from([("PATH".to_owned(), LOCAL_PATH.to_owned())]);
         env.extend(self.env_of_image.clone());
@@ -148,11 +155,13 @@ impl Commands for ApptainerCommands {
             argv: exec.argv.clone(),
             env,
             workdir: self.inside(exec.workdir.as_deref().unwrap_or_default()),
+            file_size: self.spec.storage_mb.map(|mb| mb.saturating_mul(1 << 20)),
         };
         let launch = Launch {
             monitor: self.monitor(&view)?,
             request,
             gateway: self.spec.gateway_socket.clone(),
+            group: self.group.as_deref(),
             spawner: &self.spawner,
             dying: &self.dying,
             not_run: &|problem| self.not_run(problem),

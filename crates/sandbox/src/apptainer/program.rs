@@ -4,7 +4,7 @@ use super::folders::{Folders, HOME};
 use super::image::Image;
 use crate::libraries::PortableHelper;
 use crate::processes::SANDBOX_MARK;
-use crate::{SandboxError, SandboxSpec, helper};
+use crate::{Mount, SandboxError, SandboxSpec, helper};
 use polar_types::Network;
 use std::ffi::OsString;
 use std::io;
@@ -58,6 +58,7 @@ pub(super) struct View<'a> {
     pub(super) helper: &'a PortableHelper,
     pub(super) network: Network,
     pub(super) read_only: &'a [PathBuf],
+    pub(super) mounts: &'a [Mount],
     /// The work folder, as seen inside.
     pub(super) work: &'a str,
     /// File with [`SETTINGS`].
@@ -78,6 +79,7 @@ impl<'a> View<'a> {
             helper,
             network: spec.network,
             read_only: &spec.read_only,
+            mounts: &spec.mounts,
             work: &spec.workdir,
             settings,
         }
@@ -119,6 +121,9 @@ impl<'a> View<'a> {
         all.mount(&self.folders.tmp, Path::new("/var/tmp"), false)?;
         for folder in self.read_only {
             all.mount(folder, folder, true)?;
+        }
+        for mount in self.mounts {
+            all.mount(&mount.source, &mount.target, mount.read_only)?;
         }
         for (host, inside) in self.helper.mounts() {
             all.mount(&host, &inside, true)?;

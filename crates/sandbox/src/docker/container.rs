@@ -2,13 +2,16 @@
 //! else in it is ended.
 
 use super::daemon::{Attached, Daemon, Output, Start};
+use super::engine::ContainerEngine;
 use super::way_in::WayIn;
 use super::{DockerConfig, NODE_LABEL, OWNER_LABEL, SANDBOX_LABEL};
 use crate::bridge::Bridge;
+use crate::cgroups::Found;
+use crate::limits::not_here;
 use crate::{SandboxError, SandboxSpec};
 use bollard::models::{
-    ContainerCreateBody, HostConfig, HostConfigLogConfig, Mount, MountType, ResourcesUlimits,
-    RestartPolicy, RestartPolicyNameEnum,
+    ContainerCreateBody, DeviceRequest, HostConfig, HostConfigLogConfig, Mount, MountType,
+    ResourcesUlimits, RestartPolicy, RestartPolicyNameEnum,
 };
 use futures_util::StreamExt;
 use polar_types::Network;
@@ -38,6 +41,9 @@ const LOOK: &str = r#"
         case $name in Uid:|Gid:) printf '%s ' "$id";; esac
     done </proc/self/status
     for folder; do if [ -d "$folder" ]; then printf 'y '; else printf 'n '; fi; done"#;
+/// Why Podman leaves limits out.
+const WITHOUT_CGROUPS: &str = "Podman without root makes cgroups only with their version 2, \
+     delegated to its user as by a login with systemd; docker holds to it anywhere";
 /// How long looking around may take.
 const LOOKING: Duration = Duration::from_secs(60);
 
@@ -59,6 +65,8 @@ struct State {
     /// The first process and what it started itself.
     own: HashSet<u32>,
     bridge: Option<Bridge>,
+    /// Where the kernel counts what it was killed for.
+    group: Found,
     /// There may be other processes.
     suspect: bool,
 }
@@ -93,6 +101,12 @@ impl Container {
         let mut state = container.state.lock().await;
         container.daemon.start(&container.id).await?;
         container.started(&mut state).await?;
+        // Without root Podman leaves out what it can't do.
+        if config.engine == ContainerEngine::Podman
+            && let Some(field) = state.group.missing(spec)
+        {
+            return Err(not_here(field, WITHOUT_CGROUPS));
+        }
         drop(state);
         container.make_folders(&[&spec.workdir, HOME]).await?;
         Ok(container)
@@ -128,6 +142,11 @@ impl Container {
         }
     }
 
+    /// How many of its processes were killed so far for want of memory.
+    pub(super) async fn memory_kills(&self) -> u64 {
+        self.state.lock().await.group.memory_kills()
+    }
+
     /// Ends everything that commands may have left, whether others run or not.
     pub(super) async fn end_suspects(&self) -> Result<(), SandboxError> {
         let mut state = self.state.lock().await;
@@ -148,6 +167,7 @@ impl Container {
         let first = self.daemon.first_process(&self.id).await?;
         state.own = self.daemon.processes(&self.id).await?;
         state.own.insert(first);
+        state.group = Found::of(first);
         let action = "connect container to gateway";
         let listener = self.way_in.listen(&self.daemon, &self.id, first, self.gateway_port);
         let listener = listener.await?;
@@ -271,6 +291,20 @@ fn body(
     })
 }
 
+fn ulimits(spec: &SandboxSpec) -> Vec<ResourcesUlimits> {
+    let limit = |name: &str, most: i64| ResourcesUlimits {
+        name: Some(name.into()),
+        soft: Some(most),
+        hard: Some(most),
+    };
+    // A crash must not leave its memory in the work folder.
+    let mut limits = vec![limit("core", 0)];
+    // No file gets longer than all together may be.
+    let bytes = spec.storage_mb.map(|mb| i64::try_from(mb.saturating_mul(1 << 20)));
+    limits.extend(bytes.map(|bytes| limit("fsize", bytes.unwrap_or(i64::MAX))));
+    limits
+}
+
 /// Shows a host path read-only at a path inside.
 pub(super) fn read_only(host: &Path, inside: &Path) -> Mount {
     Mount {
@@ -284,19 +318,25 @@ pub(super) fn read_only(host: &Path, inside: &Path) -> Mount {
 
 fn host_config(config: &DockerConfig, spec: &SandboxSpec, network: &str) -> HostConfig {
     let memory = spec.memory_mb.and_then(|mb| i64::try_from(mb.saturating_mul(1 << 20)).ok());
-    let mounts = spec.read_only.iter().map(|folder| read_only(folder, folder));
+    let shown = spec.read_only.iter().map(|folder| read_only(folder, folder));
+    let asked = spec.mounts.iter().map(|mount| Mount {
+        read_only: Some(mount.read_only),
+        ..read_only(&mount.source, &mount.target)
+    });
     HostConfig {
         network_mode: Some(network.into()),
-        mounts: Some(mounts.collect()),
+        mounts: Some(shown.chain(asked).collect()),
         cap_drop: Some(vec!["ALL".into()]),
         security_opt: Some(vec!["no-new-privileges".into()]),
         pids_limit: Some(i64::from(spec.pids.unwrap_or(config.pids))),
-        // A crash must not leave its memory in the work folder.
-        ulimits: Some(vec![ResourcesUlimits {
-            name: Some("core".into()),
-            soft: Some(0),
-            hard: Some(0),
-        }]),
+        ulimits: Some(ulimits(spec)),
+        device_requests: spec.gpus.map(|count| {
+            vec![DeviceRequest {
+                count: Some(i64::from(count)),
+                capabilities: Some(vec![vec!["gpu".into()]]),
+                ..Default::default()
+            }]
+        }),
         memory,
         // No swap beside it.
         memory_swap: memory,

@@ -9,8 +9,8 @@ use bollard::exec::{StartExecOptions, StartExecResults};
 use bollard::models::{ContainerCreateBody, ExecConfig, NetworkDisconnectRequest};
 use bollard::query_parameters::{
     CreateContainerOptions, CreateImageOptions, DownloadFromContainerOptions,
-    ListContainersOptions, RemoveContainerOptions, RestartContainerOptions, TopOptions,
-    UploadToContainerOptions,
+    InspectContainerOptions, ListContainersOptions, RemoveContainerOptions,
+    RestartContainerOptions, TopOptions, UploadToContainerOptions,
 };
 use bollard::{API_DEFAULT_VERSION, Docker};
 use bytes::Bytes;
@@ -99,6 +99,11 @@ impl Daemon {
                 problem.message += "; sandboxes need an image with `/bin/sh`";
                 problem.retryable = false;
             }
+            if problem.message.contains("device driver") {
+                problem.message +=
+                    "; `gpus` needs NVIDIA's container toolkit on this node; or leave it out";
+                problem.retryable = false;
+            }
             problem
         })
     }
@@ -120,6 +125,15 @@ impl Daemon {
         let pid = found.state.and_then(|state| u32::try_from(state.pid?).ok());
         pid.filter(|pid| *pid > 0)
             .ok_or_else(|| SandboxError::retryable(action, "it is not running"))
+    }
+
+    /// Bytes that a container's files hold beyond its image's.
+    pub(super) async fn size(&self, container: &str) -> Result<u64, SandboxError> {
+        let action = "measure container";
+        let client = self.client(action).await?;
+        let options = InspectContainerOptions { size: true };
+        let found = self.ask(action, client.inspect_container(container, Some(options))).await?;
+        Ok(found.size_rw.and_then(|size| u64::try_from(size).ok()).unwrap_or_default())
     }
 
     /// Living processes, as numbered on this machine.

@@ -1,5 +1,6 @@
 //! The programs that speak Docker's language, and what they differ in.
 
+use crate::limits::Runtime;
 use std::path::PathBuf;
 
 /// Who makes containers.
@@ -24,6 +25,13 @@ impl ContainerEngine {
         match self {
             Self::Docker => "Docker",
             Self::Podman => "Podman",
+        }
+    }
+
+    pub(super) fn runtime(self) -> Runtime {
+        match self {
+            Self::Docker => Runtime::Docker,
+            Self::Podman => Runtime::Podman,
         }
     }
 

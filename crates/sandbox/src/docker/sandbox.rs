@@ -7,6 +7,7 @@ use crate::output::{LimitedFile, create_empty};
 use crate::registry::Registry;
 use crate::snapshot::{Limits, Snapshots};
 use crate::{Change, Exec, ExecEnd, Sandbox, SandboxError, SandboxSpec, write};
+use crate::{limits, storage};
 use async_trait::async_trait;
 use futures_util::StreamExt;
 use polar_types::Network;
@@ -31,6 +32,8 @@ const ASK: Duration = Duration::from_millis(500);
 const DRAIN: Duration = Duration::from_secs(30);
 /// How long commands may take to end when the sandbox is destroyed.
 const END: Duration = Duration::from_secs(180);
+/// The code of a command that was killed.
+const KILLED: i32 = 137;
 
 #[derive(Debug)]
 pub(super) struct DockerSandbox {
@@ -84,19 +87,51 @@ impl DockerSandbox {
             std::future::pending::<()>().await
         };
         let mut files = Files::create(&exec.stdout, &exec.stderr, exec.output_limit).await?;
-        let ended = tokio::select! {
-            ended = self.follow(&id, &mut output, &mut files) => Some(ended?),
-            () = feed => None,
-            () = tokio::time::sleep_until(deadline) => None,
+        let kills = self.container.memory_kills().await;
+        let (ended, words) = tokio::select! {
+            ended = self.follow(&id, &mut output, &mut files) => (Some(ended?), None),
+            () = feed => (None, None),
+            () = tokio::time::sleep_until(deadline) => (None, None),
+            limit = self.full() => (Some(KILLED), Some(storage::words(limit))),
         };
+        let killed = self.container.memory_kills().await.saturating_sub(kills);
         let code = match ended {
-            Some(code) => command.end().await.map(|()| ExecEnd::Exited(code)),
+            Some(code) if words.is_none() => command.end().await.map(|()| ExecEnd::Exited(code)),
+            Some(code) => command.kill().await.map(|()| ExecEnd::Exited(code)),
             None => command.kill().await.map(|()| ExecEnd::TimedOut),
         }?;
         let drained = timeout(DRAIN, files.keep_all(&mut output)).await;
         drained.map_err(|_| SandboxError::retryable("keep output", "it has no end"))??;
+        let out_of_memory = limits::out_of_memory(self.spec.memory_mb, killed);
+        let words = words.into_iter().chain((killed > 0).then_some(out_of_memory));
+        for words in words {
+            files.keep(Output::Stderr(words.into())).await?;
+        }
         files.finish().await?;
         Ok(code)
+    }
+
+    /// Returns when its files hold more than they may, with what that is.
+    async fn full(&self) -> u64 {
+        let Some(limit) = self.spec.storage_mb else { return std::future::pending().await };
+        let bytes = limit.saturating_mul(1 << 20);
+        let mut most = None;
+        loop {
+            let started = std::time::Instant::now();
+            match self.container.daemon.size(&self.container.id).await {
+                Ok(held) => {
+                    let most = *most.get_or_insert_with(|| storage::most_for_command(held, bytes));
+                    if held > most {
+                        return limit;
+                    }
+                    storage::pause(started, most - held).await;
+                }
+                Err(problem) => {
+                    tracing::warn!(%problem, "measured again");
+                    storage::pause(started, bytes).await;
+                }
+            }
+        }
     }
 
     /// Keeps output until the command has ended; gives its code.

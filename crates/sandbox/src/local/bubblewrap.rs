@@ -2,6 +2,7 @@
 //! with the node, and its child is the first process of the namespace.
 
 use super::layout::Layout;
+use crate::cgroups::Group;
 use crate::mount_points::prepare_mount_points;
 use crate::namespaces::{self, Dying, Launch};
 use crate::processes::SANDBOX_MARK;
@@ -67,6 +68,7 @@ pub(super) struct Jail<'a> {
     pub(super) helper: &'a Path,
     pub(super) gateway_port: u16,
     pub(super) mark: &'a str,
+    pub(super) group: Option<&'a Group>,
     pub(super) spawner: &'a Spawner,
     pub(super) dying: &'a Arc<Dying>,
 }
@@ -75,7 +77,7 @@ pub(super) struct Jail<'a> {
 pub(super) async fn run(jail: Jail<'_>, exec: &Exec) -> Result<ExecEnd, SandboxError> {
     // Nothing that was given up may still change what the mounts are made in.
     jail.dying.gone().await?;
-    prepare_mount_points(&writable(jail.layout), &jail.spec.read_only)
+    prepare_mount_points(&writable(jail.layout), jail.spec)
         .map_err(|problem| SandboxError::new("start command", problem))?;
     let mut monitor = Command::new(jail.bubblewrap);
     monitor.args(arguments(&jail)).env_clear().env(SANDBOX_MARK, jail.mark);
@@ -84,11 +86,13 @@ pub(super) async fn run(jail: Jail<'_>, exec: &Exec) -> Result<ExecEnd, SandboxE
         argv: exec.argv.clone(),
         env: exec.env.clone(),
         workdir: exec.workdir.clone().unwrap_or_else(|| jail.layout.inside_work.clone()),
+        file_size: jail.spec.storage_mb.map(|mb| mb.saturating_mul(1 << 20)),
     };
     let launch = Launch {
         monitor,
         request,
         gateway: jail.spec.gateway_socket.clone(),
+        group: jail.group,
         spawner: jail.spawner,
         dying: jail.dying,
         not_run: &|problem| super::check::not_run(jail.bubblewrap, problem),
@@ -132,6 +136,10 @@ fn arguments(jail: &Jail<'_>) -> Vec<OsString> {
     all.add(["--dir", "/var", "--symlink", "../tmp", "/var/tmp"]);
     for folder in &jail.spec.read_only {
         all.mount("--ro-bind", folder, folder);
+    }
+    for mount in &jail.spec.mounts {
+        let how = if mount.read_only { "--ro-bind" } else { "--bind" };
+        all.mount(how, &mount.source, &mount.target);
     }
     all.mount("--ro-bind", jail.helper, Path::new(HELPER));
     // What isn't one of the sandbox's folders would be kept in memory.

@@ -3,6 +3,7 @@
 use super::bubblewrap::{self, Jail};
 use super::layout::Layout;
 use super::{LocalConfig, LocalIsolation, LocalProvider, check, process};
+use crate::cgroups::Group;
 use crate::folder_sandbox::{Commands, Place};
 use crate::namespaces::Dying;
 use crate::program::Program;
@@ -24,6 +25,7 @@ pub(super) struct LocalCommands {
     spec: SandboxSpec,
     layout: Layout,
     mark: String,
+    group: Option<Arc<Group>>,
     pub(super) dying: Arc<Dying>,
 }
 
@@ -33,6 +35,7 @@ impl LocalCommands {
         spec: SandboxSpec,
         layout: Layout,
         mark: String,
+        group: Option<Arc<Group>>,
     ) -> (LocalCommands, Place) {
         let config = provider.config.clone();
         let open = spec.network == Network::Open || config.isolation == LocalIsolation::Process;
@@ -49,6 +52,9 @@ impl LocalCommands {
             inside_work: layout.inside_work.clone(),
             inside_home: layout.inside_home.clone(),
             gateway_url,
+            group: group.clone(),
+            memory_mb: spec.memory_mb,
+            storage_mb: spec.storage_mb,
         };
         let commands = LocalCommands {
             config,
@@ -57,6 +63,7 @@ impl LocalCommands {
             spec,
             layout,
             mark,
+            group,
             dying: Arc::default(),
         };
         (commands, place)
@@ -95,6 +102,7 @@ impl Commands for LocalCommands {
             helper: check::helper(&self.config, self.helper.as_deref())?,
             gateway_port: self.config.gateway_port,
             mark: &self.mark,
+            group: self.group.as_deref(),
             spawner: &self.spawner,
             dying: &self.dying,
         };

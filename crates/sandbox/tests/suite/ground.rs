@@ -1,6 +1,6 @@
 //! What a test stands on: a provider, a gateway, and eyes on the host.
 
-use polar_sandbox::{Exec, ExecEnd, Sandbox, SandboxProvider, SandboxSpec};
+use polar_sandbox::{AllowedMount, Exec, ExecEnd, Sandbox, SandboxProvider, SandboxSpec};
 use polar_types::Network;
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -22,6 +22,8 @@ pub(crate) struct Traits {
     pub(crate) image: Option<String>,
     /// Files, processes and network are the sandbox's own.
     pub(crate) isolated: bool,
+    /// Memory, processes and processors can be limited wherever it runs.
+    pub(crate) limits: bool,
     /// An open network can be taken away.
     pub(crate) closes_network: bool,
     /// The death of the node ends its commands, before any sweep.
@@ -87,6 +89,9 @@ impl Ground {
             memory_mb: None,
             pids: None,
             user: None,
+            storage_mb: None,
+            gpus: None,
+            mounts: vec![],
         }
     }
 
@@ -155,6 +160,25 @@ impl Drop for Ground {
 pub(crate) fn helper() -> PathBuf {
     let placed = std::env::var_os("POLAR_TEST_HELPER");
     placed.map_or_else(|| env!("CARGO_BIN_EXE_polar-sandbox-helper").into(), PathBuf::from)
+}
+
+/// Whether groups with limits can be made here, as the kernel itself says.
+#[allow(dead_code, reason = "container engines make their own")]
+pub(crate) fn may_make_cgroups() -> bool {
+    let name = format!("polar-test-{}", std::process::id());
+    ["/sys/fs/cgroup/memory", "/sys/fs/cgroup"].into_iter().any(|place| {
+        let group = Path::new(place).join(&name);
+        let made = std::fs::create_dir(&group).is_ok();
+        let limited = made && std::fs::metadata(group.join("cgroup.procs")).is_ok();
+        let _ = std::fs::remove_dir(&group);
+        limited
+    })
+}
+
+/// What providers of tests allow to be shown: below their state, to be read or written.
+pub(crate) fn allowed(state: &Path) -> Vec<AllowedMount> {
+    let allow = |name: &str, writable| AllowedMount { path: state.join(name), writable };
+    vec![allow("readable", false), allow("writable", true)]
 }
 
 /// Nodes of tests that run at the same time must not sweep each other.

@@ -5,6 +5,9 @@ pub(crate) mod archives;
 #[allow(dead_code, reason = "not every provider takes images")]
 pub(crate) mod busybox;
 pub(crate) mod ground;
+pub(crate) mod limits;
+
+pub(crate) use limits::*;
 
 use ground::{Ground, STAY, Token, mounts_below, within};
 use polar_sandbox::{Change, Content, ExecEnd, Sandbox, SandboxProvider, SandboxSpec};

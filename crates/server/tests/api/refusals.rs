@@ -62,10 +62,14 @@ async fn a_bad_task_is_told_every_wrong_field() {
             ],
         ),
         (
-            json!({ "harness": shell, "runtime": { "type": "local", "memry_mb": 1, "cpus": 2 } }),
+            json!({ "harness": shell, "runtime": { "type": "local", "memry_mb": 1, "gpus": 2,
+                "user": "nobody", "mounts": [{ "source": "data/../etc" }] } }),
             vec![
                 "runtime.memry_mb: is not a field; did you mean `memory_mb`?",
-                "runtime.cpus: the local runtime cannot enforce this",
+                "runtime.user: the local runtime cannot hold to this; leave it out or use docker",
+                "runtime.gpus: the local runtime cannot hold to this; leave it out or use docker",
+                "runtime.mounts[0].source: must be an absolute path without `..`",
+                "runtime.mounts[0].target: must be an absolute path without `..`",
             ],
         ),
         (

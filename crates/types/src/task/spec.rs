@@ -197,6 +197,53 @@ pub struct RuntimeSpec {
     /// User inside a container, as `name`, `uid` or `uid:gid`; the image's own when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
+    /// Most that the sandbox's files may hold, in MiB; a command that writes more is ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub storage_mb: Option<u64>,
+    /// GPUs of the node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpus: Option<u32>,
+    /// Folders of the node shown inside, which the node's operator has to allow.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mounts: Vec<MountSpec>,
+}
+
+/// A folder of the node that is shown inside.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct MountSpec {
+    /// Path on the node.
+    pub source: String,
+    /// Path inside; the same as on the node when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<String>,
+    /// Whether nothing can be written there.
+    #[serde(default = "yes")]
+    pub read_only: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+impl MountSpec {
+    /// Path inside.
+    pub fn target(&self) -> &str {
+        self.target.as_deref().unwrap_or(&self.source)
+    }
+
+    fn check(&self, at: &str, problems: &mut Vec<FieldProblem>) {
+        for (field, path) in [("source", self.source.as_str()), ("target", self.target())] {
+            let plain = path.starts_with('/') && !path.contains('\0');
+            if !plain || path.split('/').any(|part| part == "..") {
+                problems.push(FieldProblem::new(
+                    format!("{at}.{field}"),
+                    "must be an absolute path without `..`",
+                    r#""/data/repos""#,
+                ));
+            }
+        }
+    }
 }
 
 fn default_workdir() -> String {
@@ -232,6 +279,9 @@ impl RuntimeSpec {
             memory_mb: None,
             pids: None,
             user: None,
+            storage_mb: None,
+            gpus: None,
+            mounts: Vec::new(),
         }
     }
 
@@ -254,23 +304,26 @@ impl RuntimeSpec {
                 }
             }
             RuntimeKind::Local => {
-                let container_only = [
-                    ("image", self.image.is_some()),
-                    ("cpus", self.cpus.is_some()),
-                    ("memory_mb", self.memory_mb.is_some()),
-                    ("pids", self.pids.is_some()),
-                    ("user", self.user.is_some()),
-                ];
-                for (field, given) in container_only {
-                    if given {
-                        problem(
-                            field,
-                            "the local runtime cannot enforce this; leave it out or use docker",
-                            r#"{"type": "docker", "image": "debian:12"}"#,
-                        );
-                    }
+                if self.image.is_some() {
+                    problem(
+                        "image",
+                        "the local runtime has none; leave it out or use docker, podman or \
+                         apptainer",
+                        r#"{"type": "docker", "image": "debian:12"}"#,
+                    );
                 }
             }
+        }
+        let without_users = matches!(self.kind, RuntimeKind::Local | RuntimeKind::Apptainer);
+        let refused = [
+            ("user", without_users && self.user.is_some(), "docker or podman"),
+            ("gpus", self.kind != RuntimeKind::Docker && self.gpus.is_some(), "docker"),
+        ];
+        for (field, _, others) in refused.into_iter().filter(|(_, refused, _)| *refused) {
+            let name = self.kind.as_str();
+            let what =
+                format!("the {name} runtime cannot hold to this; leave it out or use {others}");
+            problem(field, &what, r#"{"type": "docker", "image": "debian:12"}"#);
         }
         if !self.workdir.starts_with('/') {
             problem("workdir", "must be an absolute path inside the sandbox", r#""/workspace""#);
@@ -281,8 +334,17 @@ impl RuntimeSpec {
         if self.memory_mb.is_some_and(|m| m < 16) {
             problem("memory_mb", "must be at least 16", "4096");
         }
-        if self.pids == Some(0) {
-            problem("pids", "must be at least 1", "512");
+        if self.pids.is_some_and(|pids| pids < 16) {
+            problem("pids", "must be at least 16, of which the sandbox itself needs some", "512");
+        }
+        if self.storage_mb.is_some_and(|mb| mb < 16) {
+            problem("storage_mb", "must be at least 16", "10240");
+        }
+        if self.gpus == Some(0) {
+            problem("gpus", "must be at least 1; leave it out for none", "1");
+        }
+        for (index, mount) in self.mounts.iter().enumerate() {
+            mount.check(&format!("runtime.mounts[{index}]"), problems);
         }
         for (index, step) in self.prepare.iter().enumerate() {
             step.check(&format!("runtime.prepare[{index}]"), problems);
