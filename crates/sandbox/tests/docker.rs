@@ -102,6 +102,7 @@ conformance! { ground:
     promise_8_storage_limit_stops_filling_the_disk
     promise_8_output_of_a_gigabyte_is_bounded
     promise_9_only_allowed_folders_are_shown
+    promise_9_uploads_stay_inside
     promise_9_closed_network_reaches_only_the_gateway
     promise_9_sandboxes_do_not_see_each_other_nor_the_host
     promise_9_files_open_in_the_node_stay_out

@@ -134,3 +134,24 @@ pub(crate) async fn promise_9_only_allowed_folders_are_shown(ground: Ground) {
         assert!(problem.message.contains(field) && !problem.retryable, "{problem}");
     }
 }
+
+/// Uploads go where a command inside could write, and nowhere else.
+pub(crate) async fn promise_9_uploads_stay_inside(ground: Ground) {
+    let sandbox = ground.sandbox("uploads").await;
+    let outside = ground.dir.path().join("outside");
+    std::fs::create_dir(&outside).unwrap();
+    let target = outside.join("file");
+    let upwards = format!("{}{}", "../".repeat(20), target.display());
+    ground.sh(&*sandbox, &format!("ln -s {} link; ln -s / root", outside.display())).await;
+    for path in [target.to_str().unwrap(), &upwards, "link/file", &format!("root{upwards}")] {
+        // Some of these make the path inside, others fail; none may reach the node.
+        let _ = within(sandbox.write_file(path, b"escaped", false)).await;
+        assert!(!target.exists(), "{path} reached the node");
+    }
+    for path in ["/proc/version", "/proc/1/mem", "a\0b"] {
+        let written = within(sandbox.write_file(path, b"escaped", false)).await;
+        assert!(written.is_err(), "{path} was written");
+    }
+    assert_eq!(ground.sh(&*sandbox, "echo still here").await, "still here\n");
+    within(sandbox.destroy()).await.unwrap();
+}

@@ -308,7 +308,10 @@ pub(crate) async fn promise_9_closed_network_reaches_only_the_gateway(ground: Gr
             assert_eq!(answer, None, "{place}:{port} answered");
         }
     }
-    assert!(ground.connect(&*sandbox, "deb.debian.org", 80).await.is_none());
+    // Where clouds tell a machine its keys, and names and addresses of the internet.
+    for place in ["169.254.169.254", "fd00:ec2::254", "1.1.1.1", "deb.debian.org"] {
+        assert!(ground.connect(&*sandbox, place, 80).await.is_none(), "{place} answered");
+    }
     let name = format!("polar-abstract-{}", std::process::id());
     let address = std::os::unix::net::SocketAddr::from_abstract_name(&name).unwrap();
     let _abstract = std::os::unix::net::UnixListener::bind_addr(&address).unwrap();
