@@ -11,6 +11,7 @@ use polar_engine::{Engine, TokenEngine};
 use polar_record::{RecordedCall, RecordedSession};
 use polar_types::{CallId, ForkCause, Trace};
 use serde::Serialize;
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -32,6 +33,9 @@ pub(crate) struct Summary {
     /// Traces that were chosen and not scored, because their logprobs are of the distribution
     /// after temperature and truncation, which an engine does not tell of given tokens.
     incomparable: u64,
+    /// Traces that were chosen and not scored, because they were sampled behind pictures or sounds,
+    /// which are not among their tokens.
+    with_media: u64,
     /// Trained tokens of which the engine told no logprob.
     untold: u64,
     /// Tokens of whole traces.
@@ -82,12 +86,14 @@ impl Rescored {
             if !is_chosen {
                 continue;
             }
-            if is_comparable(trace) {
+            if shows_media(trace.prompt_messages.iter().chain(&trace.response_messages)) {
+                self.found.with_media += 1;
+            } else if !is_comparable(trace) {
+                self.found.incomparable += 1;
+            } else {
                 self.trace(trace, journal)
                     .await
                     .with_context(|| format!("score {} again", evidence.name))?;
-            } else {
-                self.found.incomparable += 1;
             }
         }
         Ok(())
@@ -162,6 +168,12 @@ fn is_comparable(trace: &Trace) -> bool {
     trace.sampling["logprob_mode"] == "raw" || (temperature == 1.0 && !is_varied)
 }
 
+/// Whether anything but text is in a conversation.
+fn shows_media<'a>(messages: impl Iterator<Item = &'a Value>) -> bool {
+    let mut parts = messages.filter_map(|message| message["content"].as_array()).flatten();
+    parts.any(|part| !matches!(part["type"].as_str(), Some("text" | "refusal")))
+}
+
 /// The response positions of each reply of a trace: as recorded, or else, without a journal, as
 /// far as context stands between them.
 fn replies(trace: &Trace, journal: Option<&RecordedSession>) -> Vec<Range<usize>> {
@@ -228,6 +240,12 @@ impl Summary {
         if self.untold > 0 {
             text.push_str(&format!("note: the engine told nothing of {} tokens\n", self.untold));
         }
+        if self.with_media > 0 {
+            text.push_str(&format!(
+                "note: {} traces were left out, for they were sampled behind pictures or sounds\n",
+                self.with_media
+            ));
+        }
         if self.incomparable > 0 {
             text.push_str(&format!(
                 "note: {} traces were left out, for their logprobs are of another distribution \
@@ -236,5 +254,22 @@ impl Summary {
             ));
         }
         text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_trace_that_shows_anything_but_text_is_told() {
+        let with =
+            |content: Value| shows_media([json!({"role": "user", "content": content})].iter());
+        assert!(!with(json!("a")));
+        assert!(!with(json!(null)));
+        assert!(!with(json!([{"type": "text", "text": "a"}])));
+        let picture = json!({"type": "image_url", "image_url": {"url": "data:,"}});
+        assert!(with(json!([{"type": "text", "text": "a"}, picture])));
     }
 }
