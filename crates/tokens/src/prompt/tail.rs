@@ -31,10 +31,59 @@ pub(super) struct Tail {
     pub(super) end: TurnEnd,
 }
 
-/// Text that stands in for what a tail does not depend on. No template changes plain letters.
-const STANDING_IN: [&str; 4] = ["PolarStandInSystem", "PolarStandInUser", "PolarStandInTool", END];
-/// The end of what the model says.
-const END: &str = "PolarStandInEnd";
+/// Texts that stand in for what a tail does not depend on.
+struct Words {
+    system: String,
+    user: String,
+    tool: String,
+    /// The end of what the model says.
+    end: String,
+}
+
+impl Words {
+    /// Words that are in none of these messages: a tail begins behind the last `end` there is.
+    fn unlike(messages: &[Value]) -> Self {
+        let said: Vec<String> = messages.iter().map(Value::to_string).collect();
+        // No template changes plain letters.
+        let mut stem = "PolarStandIn".to_owned();
+        while said.iter().any(|said| said.contains(&stem)) {
+            stem.push('x');
+        }
+        let word = |name: &str| format!("{stem}{name}");
+        Self { system: word("System"), user: word("User"), tool: word("Tool"), end: word("End") }
+    }
+
+    fn are_in(&self, text: &str) -> bool {
+        [&self.system, &self.user, &self.tool, &self.end].iter().any(|word| text.contains(*word))
+    }
+
+    /// What a text has behind the last end.
+    fn behind_end<'a>(&self, text: &'a str) -> Option<&'a str> {
+        text.rfind(&self.end).map(|at| &text[at + self.end.len()..])
+    }
+
+    /// The turn with a known text in place of what it says last. Results refer to the names and
+    /// ids of calls, and a few templates write a turn's text behind the mark that ends its calls.
+    fn turn(&self, turn: &Value) -> Value {
+        let mut turn = turn.clone();
+        let calls = turn.get_mut("tool_calls").and_then(Value::as_array_mut);
+        let Some(calls) = calls.filter(|calls| !calls.is_empty()) else {
+            if let Some(turn) = turn.as_object_mut() {
+                turn.remove("tool_calls");
+            }
+            turn["content"] = self.end.as_str().into();
+            return turn;
+        };
+        for call in calls {
+            let arguments = &mut call["function"]["arguments"];
+            *arguments = match arguments.is_object() {
+                true => json!({"value": self.end}),
+                false => json!({"value": self.end}).to_string().into(),
+            };
+        }
+        turn
+    }
+}
 
 /// The mark between two turns, and the text behind it.
 #[derive(PartialEq)]
@@ -72,8 +121,8 @@ impl PromptRenderer {
     fn behind(&self, conversation: &Conversation<'_>, from: usize) -> Result<Behind, PromptError> {
         let short = StandIn::short(conversation, from);
         if let Ok(behind) = self.behind_in(conversation, &short, from)
-            && !STANDING_IN.iter().any(|text| behind.text.contains(text))
-            && !self.depends_on_calls_before(conversation, &short, from, &behind)
+            && !short.words.are_in(&behind.text)
+            && !self.depends_on_calls_before(conversation, short, from, &behind)
         {
             return Ok(behind);
         }
@@ -85,7 +134,7 @@ impl PromptRenderer {
     fn depends_on_calls_before(
         &self,
         conversation: &Conversation<'_>,
-        short: &StandIn,
+        short: StandIn,
         from: usize,
         behind: &Behind,
     ) -> bool {
@@ -106,17 +155,17 @@ impl PromptRenderer {
     ) -> Result<Behind, PromptError> {
         let mut messages = before.messages.clone();
         let mut alone = self.text(conversation, &messages, &before.tools, false)?;
-        if behind_end(&alone).is_none() {
+        if before.words.behind_end(&alone).is_none() {
             // A template that writes no calls.
             if let Some(turn) = messages.last_mut() {
-                turn["content"] = END.into();
+                turn["content"] = before.words.end.as_str().into();
             }
             alone = self.text(conversation, &messages, &before.tools, false)?;
         }
         messages.extend_from_slice(&conversation.messages[from..]);
         let whole = self.text(conversation, &messages, &before.tools, true)?;
-        let alone = behind_end(&alone).ok_or(PromptError::NoEndMark)?;
-        let whole = behind_end(&whole).ok_or(PromptError::NoEndMark)?;
+        let alone = before.words.behind_end(&alone).ok_or(PromptError::NoEndMark)?;
+        let whole = before.words.behind_end(&whole).ok_or(PromptError::NoEndMark)?;
         // A template may write another mark behind the last turn than behind earlier ones
         // (gpt-oss), but in the same place.
         let closed_at = self.first_stop(alone).filter(|at| whole.starts_with(&alone[..*at]));
@@ -147,6 +196,7 @@ impl PromptRenderer {
 
 /// A conversation up to the end of a turn of the model, with a known text at that end.
 struct StandIn {
+    words: Words,
     messages: Vec<Value>,
     tools: Vec<Value>,
 }
@@ -154,13 +204,14 @@ struct StandIn {
 impl StandIn {
     /// No longer than the turn itself.
     fn short(conversation: &Conversation<'_>, from: usize) -> Self {
-        let [system, user, tool, _] = STANDING_IN;
+        let words = Words::unlike(&conversation.messages[from - 1..]);
+        let Words { system, user, tool, .. } = &words;
         let mut messages = Vec::new();
         if conversation.messages.first().is_some_and(|first| first["role"] == "system") {
             messages.push(json!({"role": "system", "content": system}));
         }
         messages.push(json!({"role": "user", "content": user}));
-        messages.push(turn(&conversation.messages[from - 1]));
+        messages.push(words.turn(&conversation.messages[from - 1]));
         let tools = match conversation.tools.is_empty() {
             true => Vec::new(),
             false => vec![json!({"type": "function", "function": {
@@ -168,12 +219,13 @@ impl StandIn {
                 "parameters": {"type": "object", "properties": {}},
             }})],
         };
-        Self { messages, tools }
+        Self { words, messages, tools }
     }
 
     /// The same behind a call, its result and an answer.
-    fn after_a_call(&self) -> Self {
-        let [_, user, tool, _] = STANDING_IN;
+    fn after_a_call(self) -> Self {
+        let Self { words, mut messages, tools } = self;
+        let Words { user, tool, .. } = &words;
         // Mistral's templates take ids of nine letters and digits.
         let id = "PolarCall";
         let call = json!({"id": id, "type": "function", "function": {
@@ -185,44 +237,18 @@ impl StandIn {
             json!({"role": "tool", "tool_call_id": id, "name": tool, "content": user}),
             json!({"role": "assistant", "content": user}),
         ];
-        let mut messages = self.messages.clone();
         let question = messages.len() - 2;
         messages.splice(question..question, exchange);
-        Self { messages, tools: self.tools.clone() }
+        Self { words, messages, tools }
     }
 
     /// With all that was said before the turn.
     fn whole(conversation: &Conversation<'_>, from: usize) -> Self {
+        let words = Words::unlike(conversation.messages);
         let mut messages = conversation.messages[..from - 1].to_vec();
-        messages.push(turn(&conversation.messages[from - 1]));
-        Self { messages, tools: conversation.tools.to_vec() }
+        messages.push(words.turn(&conversation.messages[from - 1]));
+        Self { words, messages, tools: conversation.tools.to_vec() }
     }
-}
-
-/// The turn with the known text in place of what it says last. Results refer to the names and
-/// ids of calls, and a few templates write a turn's text behind the mark that ends its calls.
-fn turn(turn: &Value) -> Value {
-    let mut turn = turn.clone();
-    let calls = turn.get_mut("tool_calls").and_then(Value::as_array_mut);
-    let Some(calls) = calls.filter(|calls| !calls.is_empty()) else {
-        if let Some(turn) = turn.as_object_mut() {
-            turn.remove("tool_calls");
-        }
-        turn["content"] = END.into();
-        return turn;
-    };
-    for call in calls {
-        let arguments = &mut call["function"]["arguments"];
-        *arguments = match arguments.is_object() {
-            true => json!({"value": END}),
-            false => json!({"value": END}).to_string().into(),
-        };
-    }
-    turn
-}
-
-fn behind_end(text: &str) -> Option<&str> {
-    text.rfind(END).map(|at| &text[at + END.len()..])
 }
 
 /// Bytes that two texts have in common at their beginning.
