@@ -7,7 +7,7 @@
 use crate::display;
 use crate::evidence::Evidence;
 use anyhow::{Context, Result, bail};
-use polar_engine::{Engine, TokenEngine};
+use polar_engine::Engine;
 use polar_record::{RecordedCall, RecordedSession};
 use polar_types::{CallId, ForkCause, Trace};
 use serde::Serialize;
@@ -104,10 +104,9 @@ impl Rescored {
     }
 
     async fn trace(&mut self, trace: &Trace, journal: Option<&RecordedSession>) -> Result<()> {
-        let engine = self.engine.tokens().context("an engine that takes ids")?;
         let prompt = trace.prompt_ids.len();
         let whole = [&trace.prompt_ids[..], &trace.response_ids[..]].concat();
-        let scored = engine.score(&whole, prompt).await?;
+        let scored = scores(self.engine.as_ref(), &whole, prompt).await?;
         let found = &mut self.found;
         found.traces += 1;
         for (place, run) in replies(trace, journal).into_iter().enumerate() {
@@ -127,23 +126,35 @@ impl Rescored {
         }
         for call in trace.calls.iter().filter_map(|id| recorded_call(journal?, id)) {
             if let Some(journal) = journal {
-                score_alone(engine, journal, call, &mut found.single).await?;
+                score_alone(self.engine.as_ref(), journal, call, &mut found.single).await?;
             }
         }
         Ok(())
     }
 }
 
+/// Logprobs from a place on. An engine scores what it could go on from, so that of ids that fill its
+/// window the last are left out.
+async fn scores(engine: &dyn Engine, ids: &[u32], from: usize) -> Result<Vec<Option<f32>>> {
+    let tokens = engine.tokens().context("an engine that takes ids")?;
+    let window = engine.info().context_window.map_or(usize::MAX, |window| window as usize);
+    let ids = &ids[..ids.len().min(window.saturating_sub(1))];
+    match from < ids.len() {
+        true => Ok(tokens.score(ids, from).await?),
+        false => Ok(Vec::new()),
+    }
+}
+
 /// Adds the differences of a call that is scored without what came after it.
 async fn score_alone(
-    engine: &dyn TokenEngine,
+    engine: &dyn Engine,
     journal: &RecordedSession,
     call: &RecordedCall,
     deltas: &mut Deltas,
 ) -> Result<()> {
     let ids = (journal.prompt_ids(call), journal.sampled_ids(call));
     let (Some(prompt), Some(sampled)) = ids else { return Ok(()) };
-    let scored = engine.score(&[&prompt[..], &sampled[..]].concat(), prompt.len()).await?;
+    let scored = scores(engine, &[&prompt[..], &sampled[..]].concat(), prompt.len()).await?;
     if call.logprobs.len() != sampled.len() {
         return Ok(());
     }
@@ -219,6 +230,11 @@ fn weight_version(trace: &Trace, at: usize) -> String {
 }
 
 impl Summary {
+    /// The largest difference, where it is above what is right.
+    pub(crate) fn above(&self, most: Option<f64>) -> Option<f64> {
+        most.filter(|most| self.merged.max > *most).map(|_| self.merged.max)
+    }
+
     /// A table, and how to read it.
     pub(crate) fn text(&self) -> String {
         let row = |name: String, deltas: &Deltas| {

@@ -15,6 +15,12 @@ pub(crate) struct Verify {
     #[arg(long, value_name = "0..1", requires = "engine", value_parser = share)]
     pub(crate) rescore: Option<f64>,
 
+    /// Largest difference of a logprob that is right; above it the exit code is 1. How exact an
+    /// engine is differs: 32-bit floats on a CPU are within 2e-5, bfloat16 on a GPU within some
+    /// tenths, and a wrong token before is mostly far above.
+    #[arg(long, value_name = "NUMBER", requires = "rescore", value_parser = difference)]
+    pub(crate) max_delta: Option<f64>,
+
     /// Print JSON instead of lines.
     #[arg(long)]
     pub(crate) json: bool,
@@ -48,5 +54,12 @@ fn share(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(share) if share > 0.0 && share <= 1.0 => Ok(share),
         _ => Err("a share is a number above 0 and up to 1, for example 0.1".to_owned()),
+    }
+}
+
+fn difference(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(most) if most >= 0.0 && most.is_finite() => Ok(most),
+        _ => Err("a difference is a number from 0 on, for example 2e-5".to_owned()),
     }
 }

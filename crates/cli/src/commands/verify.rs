@@ -35,9 +35,15 @@ pub(crate) async fn verify(args: Verify) -> Result<()> {
     let rescored = rescoring.map(Rescored::finish);
     print_summary(&checked, rescored.as_ref(), args.json)?;
     let violated = checked.iter().filter(|session| session.violation.is_some()).count();
-    match violated {
-        0 => Ok(()),
-        _ => bail!("{violated} of {} sessions are not what was sampled", checked.len()),
+    if violated > 0 {
+        bail!("{violated} of {} sessions are not what was sampled", checked.len());
+    }
+    match rescored.and_then(|rescored| rescored.above(args.max_delta)) {
+        Some(most) => bail!(
+            "a logprob is {most:.6} off, which is above --max-delta: the engine has other weights, or \
+             a trace another context"
+        ),
+        None => Ok(()),
     }
 }
 

@@ -205,9 +205,37 @@ fn promise_2_a_merged_trace_scores_as_its_calls_did_and_another_context_does_not
     assert_eq!(found["parts"]["first call"]["max"], 0.0, "{found}");
     let behind = found["parts"]["behind merged context"]["max"].as_f64().unwrap();
     assert!(behind > 0.01, "{found}");
+    let other = files.file("other.json", &other);
+    for (most, code) in [("0.001", 1), ("100", 0)] {
+        let most = ["verify", &other, "--rescore=1", "--max-delta", most, "--engine", &engine];
+        let output = files.user.run(&most);
+        assert_eq!(output.status.code(), Some(code), "{}", shown(&output));
+    }
     let half = files.user.run(&["verify", &files.journal, "--rescore=0.5", "--engine", &engine]);
     let said = shown(&half);
     assert!(said.contains("1 traces scored again") && said.contains("whole traces"), "{said}");
+}
+
+/// An engine scores only what it could go on from.
+#[test]
+fn a_trace_that_fills_the_window_is_scored_but_for_its_end() {
+    let user = User::new();
+    let (_roomy, roomy) = user.engine();
+    let window = ["simulate-engine", "--port=0", "--policy=echo", "--context-window=400"];
+    let (_engine, [engine]) = user.start(&window, ["engine simulator at"]);
+    let prompt: Vec<u32> = (300..697).collect();
+    let ask = json!({"role": "user", "content": "Go on."});
+    let mut calls = [record(&[ask], &prompt, &[400, 401, 402])];
+    score(&roomy, &mut calls);
+    let files = Files::of(user, &calls);
+    let scored = ["verify", &files.journal, "--json", "--rescore=1", "--engine", &engine];
+    let output = files.user.run(&scored);
+    assert!(output.status.success(), "{}", shown(&output));
+    let found = &parsed(&output)["rescored"];
+    for part in ["merged", "single"] {
+        assert_eq!(found[part], json!({"tokens": 2, "mean": 0.0, "max": 0.0}), "{found}");
+    }
+    assert_eq!((&found["traces"], &found["untold"]), (&json!(1), &json!(1)), "{found}");
 }
 
 #[test]
