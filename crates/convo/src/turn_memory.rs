@@ -45,6 +45,8 @@ struct Told {
     /// the call's place among the calls.
     told_as: HashMap<usize, String>,
     place: Place,
+    /// The last turn that was known again in the history it was sampled behind.
+    behind: Option<usize>,
 }
 
 /// Where in a conversation a turn of the model's stands, by prints of what others say in it.
@@ -82,6 +84,8 @@ pub struct HistoryReport {
     /// What the harness has changed, which stays as it says it.
     pub edited: Edited,
     edits: Vec<Edit>,
+    /// The last turn that was known again.
+    last: Option<usize>,
 }
 
 /// How much was put back.
@@ -125,6 +129,7 @@ fn is_zero(count: &u32) -> bool {
 #[derive(Debug)]
 pub struct Asked {
     place: Place,
+    behind: Option<usize>,
     edits: Vec<Edit>,
     terms: Option<Arc<ResponsesTerms>>,
 }
@@ -134,6 +139,7 @@ impl Asked {
     pub fn of(request: &Request) -> Self {
         Self {
             place: request.messages.iter().fold(Place::default(), Place::behind),
+            behind: request.history.last,
             edits: request.history.edits.clone(),
             terms: request.responses.clone(),
         }
@@ -170,33 +176,73 @@ impl TurnMemory {
             }
             self.by_text.entry(print(said.text.trim())).or_default().push(turn);
         }
-        self.turns.push(Told { blocks, told_as, place: asked.place });
+        let Asked { place, behind, .. } = asked;
+        self.turns.push(Told { blocks, told_as, place, behind });
     }
 
     /// Puts back what the model said, where a request's history has lost it.
     pub fn restore(&self, request: &mut Request, policy: HistoryPolicy) {
-        let mut report = HistoryReport::default();
-        let mut found = HashSet::new();
-        let mut place = Place::default();
-        for message in &mut request.messages {
-            if message.role == Role::Assistant
-                && let Some((turn, is_sure)) = self.recognise(message, place, &found)
-            {
-                let told = &self.turns[turn];
-                if policy != HistoryPolicy::AsSent && is_sure {
-                    told.put_calls_back(message, &self.stand_ins, &mut report);
-                }
-                told.restore_calls(message, &mut report);
-                // A turn that a harness has taken apart has its reasoning once.
-                if policy != HistoryPolicy::AsSent && is_sure && found.insert(turn) {
-                    told.restore_rest(message, &mut report);
-                }
+        let turns = self.turns_of(&request.messages);
+        let last = turns.iter().rev().flatten().find(|(_, is_sure)| *is_sure);
+        let last = last.map(|(turn, _)| *turn);
+        let mut report = HistoryReport { last, ..HistoryReport::default() };
+        let mut given = HashSet::new();
+        for (message, turn) in request.messages.iter_mut().zip(turns) {
+            let Some((turn, is_sure)) = turn else { continue };
+            let told = &self.turns[turn];
+            if policy != HistoryPolicy::AsSent && is_sure {
+                told.put_calls_back(message, &self.stand_ins, &mut report);
             }
-            place = place.behind(message);
+            told.restore_calls(message, &mut report);
+            // A turn that a harness has taken apart has its reasoning once.
+            if policy != HistoryPolicy::AsSent && is_sure && given.insert(turn) {
+                told.restore_rest(message, &mut report);
+            }
         }
         report.edits.retain(|edit| !self.reported.contains(edit));
         report.edited.calls = report.edits.iter().map(|(id, _)| id.clone()).collect();
         request.history = report;
+    }
+
+    /// The turn that each message is, from the last one on: of turns that say the same in the same
+    /// place, as those of agents that were asked the same, it is the one that the next was sampled
+    /// behind.
+    fn turns_of(&self, messages: &[Message]) -> Vec<Option<(usize, bool)>> {
+        let places = messages.iter().scan(Place::default(), |place, message| {
+            let before = *place;
+            *place = place.behind(message);
+            Some(before)
+        });
+        let places: Vec<Place> = places.collect();
+        let (mut found, mut expected) = (HashSet::new(), None);
+        let mut turns = vec![None; messages.len()];
+        for (at, message) in messages.iter().enumerate().rev() {
+            if message.role != Role::Assistant {
+                continue;
+            }
+            let known = expected
+                .filter(|turn| !found.contains(turn) && self.is_turn(*turn, message, places[at]))
+                .map(|turn| (turn, true))
+                .or_else(|| self.recognise(message, places[at], &found));
+            if let Some((turn, true)) = known {
+                found.insert(turn);
+                expected = self.turns[turn].behind;
+            }
+            turns[at] = known;
+        }
+        turns
+    }
+
+    /// Whether a message says what a turn did, in its place.
+    fn is_turn(&self, turn: usize, message: &Message, place: Place) -> bool {
+        let told = &self.turns[turn];
+        let (sent, said) = (Said::of(&message.blocks), Said::of(&told.blocks));
+        let ids =
+            |blocks: &[Block]| calls(blocks).map(|(id, ..)| id.to_owned()).collect::<Vec<_>>();
+        told.place.path == place.path
+            && ids(&message.blocks) == ids(&told.blocks)
+            && said.text.trim() == sent.text.trim()
+            && told.says_all(&message.blocks, &self.stand_ins)
     }
 
     /// The turn that a message of the model's is, and whether more speaks for it than an id. One

@@ -85,6 +85,32 @@ impl Session {
     }
 }
 
+/// Two agents that are asked the same and say the same, for other reasons.
+#[test]
+fn promise_2_a_turn_is_the_one_that_the_next_was_sampled_behind() {
+    let mut session = Session::default();
+    let first = [user("go")];
+    session.turn(&first, vec![reasoning("one"), text("Well.")]);
+    let second = [user("go"), said("Well."), user("and?")];
+    session.turn(&second, vec![reasoning("more of one"), text("So.")]);
+    session.turn(&first, vec![reasoning("other"), text("Well.")]);
+    let third = [&second[..], &[said("So."), user("then?")]].concat();
+    let (seen, _) = session.history(&third);
+    assert_eq!(seen[1]["reasoning_content"], "one", "{seen:?}");
+    assert_eq!(seen[3]["reasoning_content"], "more of one", "{seen:?}");
+    // Nothing tells whose turn it is yet, so it is the latest.
+    let (seen, _) = session.history(&second);
+    assert_eq!(seen[1]["reasoning_content"], "other", "{seen:?}");
+    // The other goes on, and both are known.
+    session.turn(&second, vec![reasoning("more of other"), text("Thus.")]);
+    for (end, thoughts) in [("So.", ["one", "more of one"]), ("Thus.", ["other", "more of other"])]
+    {
+        let (seen, _) = session.history(&[&second[..], &[said(end), user("then?")]].concat());
+        let found = [&seen[1]["reasoning_content"], &seen[3]["reasoning_content"]];
+        assert_eq!(found, thoughts, "{seen:?}");
+    }
+}
+
 #[test]
 fn a_call_in_whose_place_the_harness_puts_its_own_is_put_back() {
     let stand_in = |name: &str, id: &str| {
