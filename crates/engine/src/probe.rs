@@ -108,10 +108,17 @@ pub enum ProbeError {
     },
     /// It cannot be used in token mode.
     #[error("token mode: {0}")]
-    TokenMode(#[from] TokenModeError),
+    TokenMode(TokenModeError),
     /// It generates, but not so that its replies can be trained on.
     #[error("{0}")]
     Unfit(Box<ProbeReport>),
+}
+
+// Not its source: whoever prints sources as well would say the same twice.
+impl From<TokenModeError> for ProbeError {
+    fn from(error: TokenModeError) -> Self {
+        Self::TokenMode(error)
+    }
 }
 
 fn no_such_model(asked: Option<&str>, served: &[String]) -> String {

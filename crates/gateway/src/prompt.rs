@@ -131,7 +131,7 @@ impl SessionPrompts {
     ) -> Result<Prompt, ApiError> {
         let why = WhyMessages::of(request, self.mode.sees());
         let shows_pictures = shows(request, |_| true);
-        let options = template_options(&request.rest);
+        let options = template_options(&request.rest)?;
         let prompts = Arc::clone(self);
         let plan = move || {
             let (messages, tools, now) = (&messages, &tools, prompts.now);
@@ -232,13 +232,20 @@ impl Prompt {
 }
 
 /// Arguments for the template, as engines take them.
-fn template_options(rest: &Map<String, Value>) -> Map<String, Value> {
-    let given = rest.get("chat_template_kwargs").and_then(Value::as_object);
-    let mut options = given.cloned().unwrap_or_default();
+fn template_options(rest: &Map<String, Value>) -> Result<Map<String, Value>, ApiError> {
+    let mut options = match rest.get("chat_template_kwargs") {
+        None | Some(Value::Null) => Map::new(),
+        Some(Value::Object(given)) => given.clone(),
+        Some(other) => {
+            let problem = format!("chat_template_kwargs: is {other}; send an object of arguments");
+            let error = ApiError::new(ErrorClass::Invalid, problem);
+            return Err(ApiError { field: Some("chat_template_kwargs".to_owned()), ..error });
+        }
+    };
     if let Some(effort) = rest.get("reasoning_effort").filter(|effort| effort.is_string()) {
         options.entry("reasoning_effort").or_insert_with(|| effort.clone());
     }
-    options
+    Ok(options)
 }
 
 /// A prompt that cannot be made, as the harness is told.

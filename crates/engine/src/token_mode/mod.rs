@@ -112,7 +112,14 @@ impl TokenMode {
         }
         // Engines end a reply at ids that they are told, even where they ignore their own.
         let goes_on = rest.get("ignore_eos").is_some_and(|ignored| ignored == true);
-        let stop_token_ids = if goes_on { Vec::new() } else { self.prompts.stop_ids().to_vec() };
+        let mut stop_token_ids =
+            if goes_on { Vec::new() } else { self.prompts.stop_ids().to_vec() };
+        if let Some(asked) = rest.remove("stop_token_ids").filter(|asked| !asked.is_null()) {
+            let asked: Vec<u32> = serde_json::from_value(asked).map_err(|_| {
+                EngineError::new(ErrorClass::Invalid, "stop_token_ids: send a list of token ids")
+            })?;
+            stop_token_ids.extend(asked);
+        }
         let sampling = SampleRequest {
             prompt,
             picture_mark: self.picture_mark.filter(|_| !pictures.is_empty()),

@@ -297,3 +297,34 @@ async fn promise_3_a_call_whose_ids_the_engine_does_not_tell_has_none_and_is_cou
     assert_eq!(trajectory.traces.len(), 1);
     assert!(trajectory.tokens.sampled > trajectory.tokens.trained, "{:?}", trajectory.tokens);
 }
+
+/// What a client may say of the end of a reply holds as it does where the engine is asked with messages.
+#[tokio::test]
+async fn a_reply_ends_where_its_client_says() {
+    let (rig, _simulator) = rig().await;
+    let session = open(&rig, "ends", HistoryPolicy::Sampled);
+    let ask = async |more: Value| {
+        let mut body = json!({"model": "m", "messages": [{"role": "user", "content": "look"}]});
+        body["tools"] = json!([{"type": "function", "function": {"name": "look"}}]);
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let sent = rig.post("/v1/chat/completions", session.secret(), &body).send();
+        let response = within("the reply", sent).await.unwrap();
+        let status = response.status().as_u16();
+        (status, within("the body", response.json::<Value>()).await.unwrap())
+    };
+    let (_, whole) = ask(json!({})).await;
+    assert_eq!(whole["choices"][0]["finish_reason"], "tool_calls", "{whole}");
+    for (field, wrong) in [("chat_template_kwargs", json!(5)), ("stop_token_ids", json!("a"))] {
+        let (status, error) = ask(json!({field: wrong})).await;
+        let said = error["error"]["message"].as_str().unwrap();
+        assert!(status == 400 && said.contains(&format!("{field}: ")), "{error}");
+    }
+    let sampled = |recorded: &RecordedSession, at: usize| {
+        recorded.sampled_ids(&recorded.calls()[at]).unwrap()
+    };
+    let recorded = rig.recorded("ends");
+    let end = sampled(&recorded, 0)[5];
+    let (_, ended) = ask(json!({"stop_token_ids": [end]})).await;
+    let until = sampled(&recorded, 0).iter().position(|id| *id == end).unwrap() + 1;
+    assert_eq!(ended["usage"]["completion_tokens"], until, "{ended}");
+}
