@@ -198,6 +198,14 @@ impl ApptainerProvider {
     }
 }
 
+/// Removes a folder, which need not be there.
+fn remove(folder: &Path) -> io::Result<()> {
+    match std::fs::remove_dir_all(folder) {
+        Err(problem) if problem.kind() == io::ErrorKind::NotFound => Ok(()),
+        done => done,
+    }
+}
+
 #[async_trait]
 impl SandboxProvider for ApptainerProvider {
     fn kind(&self) -> &'static str {
@@ -205,9 +213,13 @@ impl SandboxProvider for ApptainerProvider {
     }
 
     async fn check(&self) -> Result<(), SandboxError> {
-        let folder = tempfile::tempdir();
-        let folder = folder.map_err(|problem| SandboxError::retryable(CHECK, problem))?;
-        self.try_out(folder.path()).await
+        // Always the same, so that what a killed check left is removed by the next one.
+        let folder = self.config.state_dir.join("check");
+        let failed = |problem: io::Error| SandboxError::retryable(CHECK, problem);
+        remove(&folder).map_err(failed)?;
+        let tried = self.try_out(&folder).await;
+        remove(&folder).map_err(failed)?;
+        tried
     }
 
     async fn create(&self, mut spec: SandboxSpec) -> Result<Box<dyn Sandbox>, SandboxError> {

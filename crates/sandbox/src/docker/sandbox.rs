@@ -25,6 +25,9 @@ use tokio_util::sync::CancellationToken;
 
 /// Becomes the command, as a shell would start it.
 const BECOME: &str = r#"exec "$@""#;
+/// The same with no file longer than so many blocks of 512 bytes: Podman's API for Docker's clients
+/// takes limits of resources and does not set them.
+const BECOME_WITHIN: &str = r#"ulimit -f "$0"; exec "$@""#;
 /// How often to ask whether a command has ended whose output stays open.
 const ASK: Duration = Duration::from_millis(500);
 /// How long the output of a dead command may take to be read to its end, and the daemon
@@ -176,7 +179,12 @@ impl DockerSandbox {
         let mut env = BTreeMap::from([("HOME", HOME), ("LANG", "C.UTF-8"), ("TERM", "dumb")]);
         env.extend(self.spec.env.iter().map(|(name, value)| (&**name, &**value)));
         env.extend(exec.env.iter().map(|(name, value)| (&**name, &**value)));
-        let argv = ["/bin/sh", "-c", BECOME, "sh"].map(str::to_owned);
+        let blocks = self.spec.storage_mb.map(|mb| mb.saturating_mul(2048).to_string());
+        let (script, zeroth) = match blocks {
+            Some(blocks) => (BECOME_WITHIN, blocks),
+            None => (BECOME, "sh".to_owned()),
+        };
+        let argv = ["/bin/sh".to_owned(), "-c".to_owned(), script.to_owned(), zeroth];
         Start {
             argv: argv.into_iter().chain(exec.argv.iter().cloned()).collect(),
             env: env.into_iter().map(|(name, value)| format!("{name}={value}")).collect(),

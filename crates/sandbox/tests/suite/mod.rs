@@ -7,6 +7,7 @@ pub(crate) mod busybox;
 pub(crate) mod ground;
 pub(crate) mod limits;
 
+#[allow(unused_imports, reason = "not every provider is built")]
 pub(crate) use limits::*;
 
 use ground::{Ground, STAY, Token, mounts_below, within};
