@@ -128,7 +128,7 @@ fn build_report(facts: Facts) -> SessionReport {
         train_roles: facts.lease.task.train_roles.clone(),
     };
     let rebuilt = match journal.exists() {
-        true => rebuild(&journal, options, facts.grade.reward()).map(Some),
+        true => rebuild(&journal, options.clone(), facts.grade.reward()).map(Some),
         false => Ok(None),
     };
     let (calls, last_call, trouble) = match &rebuilt {
@@ -156,6 +156,16 @@ fn build_report(facts: Facts) -> SessionReport {
         tracing::error!(session = %report.session_id, trouble, "session failed on Polar's side");
         report.outcome = polar_failure(trouble);
     }
+    let reason = EndReason::of(&report.outcome, false);
+    if reason.is_infrastructure() && report.reward.is_some() {
+        let problem = take_reward_back(&mut report, reason, || {
+            let rebuilt = rebuild(&journal, options, None)?;
+            keep_trajectory(&facts.folder, &rebuilt).map_err(|error| error.to_string())
+        });
+        if let Err(problem) = problem {
+            report.outcome = polar_failure(format!("the trajectory keeps a reward: {problem}"));
+        }
+    }
     match hash_artifacts(&facts.folder) {
         Ok(artifacts) => report.artifacts = artifacts,
         Err(error) => report.outcome = polar_failure(format!("artifacts not readable: {error}")),
@@ -166,6 +176,21 @@ fn build_report(facts: Facts) -> SessionReport {
         tracing::error!(session = %report.session_id, %error, "report not kept over a restart");
     }
     report
+}
+
+/// What an agent did before its engine, its sandbox or Polar was lost says nothing of the model.
+fn take_reward_back(
+    report: &mut SessionReport,
+    reason: EndReason,
+    build_without: impl FnOnce() -> Result<(), String>,
+) -> Result<(), String> {
+    report.reward = None;
+    report.grade_error =
+        Some(format!("{}: what was done before it is not graded", reason.as_str()));
+    match report.traces {
+        0 => Ok(()),
+        _ => build_without(),
+    }
 }
 
 fn bare_report(facts: &Facts, outcome: Outcome) -> SessionReport {

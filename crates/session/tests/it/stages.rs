@@ -302,6 +302,26 @@ async fn exit_code_0_is_not_believed_when_the_adapter_knows_better() {
     let (side, class, message) = failure(&report);
     assert_eq!((side, class), (Side::Engine, ErrorClass::Unavailable), "{message}");
     assert!(report.outcome.is_retryable());
+
+    // What was done before is not the work of an agent that had its engine.
+    ground.simulator.set_policy(
+        polar_simulator::Policy::from_yaml(
+            "name: later\nrules: [{name: all, when: {any_message: later}, fault: status=503}]\n\
+             default: {text: x}\n",
+        )
+        .unwrap(),
+    );
+    for evaluator in ["true", "false"] {
+        let lost = harness("python3 agent.py; echo later | python3 agent.py; true");
+        let evaluator = json!({"type": "command", "command": evaluator});
+        let (report, folder) = ground.run(json!({"harness": lost, "evaluator": evaluator})).await;
+        assert_eq!(failure(&report).0, Side::Engine, "{report:?}");
+        assert_eq!((report.traces, report.reward), (1, None), "{report:?}");
+        assert!(report.grade_error.unwrap().starts_with("engine_loss: "));
+        let kept: Value = serde_json::from_str(&artifact(&folder, "trajectory.json")).unwrap();
+        assert_eq!(kept["traces"][0]["reward"], Value::Null, "{kept}");
+        assert!(kept["traces"][0]["response_ids"].is_array(), "{kept}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
