@@ -190,12 +190,10 @@ impl TurnMemory {
         for (message, turn) in request.messages.iter_mut().zip(turns) {
             let Some((turn, is_sure)) = turn else { continue };
             let told = &self.turns[turn];
-            if policy != HistoryPolicy::AsSent && is_sure {
-                told.put_calls_back(message, &self.stand_ins, &mut report);
-            }
-            told.restore_calls(message, &mut report);
+            let gives_back = policy != HistoryPolicy::AsSent && is_sure;
+            told.restore_calls(message, gives_back.then_some(&self.stand_ins), &mut report);
             // A turn that a harness has taken apart has its reasoning once.
-            if policy != HistoryPolicy::AsSent && is_sure && given.insert(turn) {
+            if gives_back && given.insert(turn) {
                 told.restore_rest(message, &mut report);
             }
         }
@@ -317,53 +315,50 @@ impl Told {
         })
     }
 
+    /// The call of this turn that a sent one is, of those that share its id the next: its place,
+    /// name and arguments. `seen` counts those before it.
+    fn next_of_id(
+        &self,
+        id: &str,
+        seen: &mut HashMap<String, usize>,
+    ) -> Option<(usize, &str, &str)> {
+        let nth = seen.entry(id.to_owned()).or_default();
+        let at = self.place_of(id, *nth);
+        *nth += 1;
+        let at = at?;
+        calls(&self.blocks).nth(at).map(|(_, name, arguments)| (at, name, arguments))
+    }
+
     /// Whether calls that were sent say what those of this turn did, or stand in for them.
     fn says_all(&self, sent: &[Block], stand_ins: &HashSet<String>) -> bool {
-        let mut seen = HashMap::<&str, usize>::new();
+        let mut seen = HashMap::new();
         calls(sent).all(|(id, name, arguments)| {
-            let nth = seen.entry(id).or_default();
-            let at = self.place_of(id, *nth);
-            *nth += 1;
-            at.is_some_and(|at| stand_ins.contains(name) || self.says(at, name, arguments))
+            let sampled = self.next_of_id(id, &mut seen);
+            sampled
+                .is_some_and(|(at, ..)| stand_ins.contains(name) || self.says(at, name, arguments))
         })
     }
 
-    /// Calls whose place others have taken.
-    fn put_calls_back(
+    /// Gives calls their spelling back, and those in whose place the harness has put a stand-in all
+    /// that was sampled.
+    fn restore_calls(
         &self,
         message: &mut Message,
-        stand_ins: &HashSet<String>,
+        stand_ins: Option<&HashSet<String>>,
         report: &mut HistoryReport,
     ) {
-        let mut seen = HashMap::<String, usize>::new();
+        let mut seen = HashMap::new();
         for block in &mut message.blocks {
             let Block::ToolCall { id, name, arguments } = block else { continue };
-            let nth = seen.entry(id.clone()).or_default();
-            let at = self.place_of(id, *nth);
-            *nth += 1;
-            let sampled = at.and_then(|at| calls(&self.blocks).nth(at));
-            if let Some((_, sampled_name, sampled)) = sampled
-                && stand_ins.contains(name)
-                && sampled_name != name
-            {
+            let Some((at, sampled_name, sampled)) = self.next_of_id(id, &mut seen) else {
+                continue;
+            };
+            if sampled_name != name && stand_ins.is_some_and(|tools| tools.contains(name)) {
                 sampled_name.clone_into(name);
                 sampled.clone_into(arguments);
                 report.restored.calls += 1;
-            }
-        }
-    }
-
-    fn restore_calls(&self, message: &mut Message, report: &mut HistoryReport) {
-        let mut seen = HashMap::<String, usize>::new();
-        for block in &mut message.blocks {
-            let Block::ToolCall { id, name, arguments } = block else { continue };
-            let nth = seen.entry(id.clone()).or_default();
-            let at = self.place_of(id, *nth);
-            *nth += 1;
-            let Some((at, sampled)) = at.and_then(|at| Some((at, calls(&self.blocks).nth(at)?.2)))
-            else {
                 continue;
-            };
+            }
             if !self.says(at, name, arguments) {
                 report.edits.push((id.clone(), print((name, arguments))));
                 continue;

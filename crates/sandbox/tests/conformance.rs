@@ -49,36 +49,7 @@ mod bubblewrap {
         ground
     }
 
-    conformance! { ground:
-        command_gets_its_environment_and_folder
-        environment_of_the_node_stays_out
-        exit_codes_and_signals_are_told
-        stdin_is_given_whole_then_closed
-        output_is_kept_apart_and_cut_at_its_limit
-        files_are_written_as_they_are
-        read_only_folders_are_shown_at_their_path
-        commands_run_side_by_side
-        open_network_reaches_gateway_and_more
-        promise_6_timeout_ends_the_whole_tree
-        promise_7_nothing_outlives_its_command
-        promise_7_dropped_command_dies
-        promise_7_destroy_ends_everything_and_may_be_repeated
-        promise_8_folder_that_is_too_large_is_an_error
-    promise_8_memory_limit_kills_and_says_so
-    promise_8_pids_limit_stops_a_fork_bomb
-    promise_8_storage_limit_stops_filling_the_disk
-    promise_8_output_of_a_gigabyte_is_bounded
-    promise_9_only_allowed_folders_are_shown
-    promise_9_uploads_stay_inside
-        promise_9_closed_network_reaches_only_the_gateway
-        promise_9_sandboxes_do_not_see_each_other_nor_the_host
-        promise_9_files_open_in_the_node_stay_out
-        promise_9_own_files_of_the_user_stay_out
-        promise_9_no_privileges_inside
-        diff_has_every_kind_of_change
-        names_are_refused_when_they_cannot_be_kept_apart
-        made_and_removed
-    }
+    isolated_conformance! { ground }
 
     /// As by a build, or an update of the package, under a running node.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
