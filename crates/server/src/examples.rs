@@ -48,6 +48,8 @@ pub(crate) fn task() -> Value {
             "fail_to_pass": ["tests/test_fix.py::test_it_is_fixed"],
             "pass_to_pass": ["tests/test_fix.py::test_the_rest"],
             "of": [{ "type": "command", "command": "pytest -q" }],
+            "weight": 0.5,
+            "evaluator": { "type": "command", "command": "pytest -q" },
             "script": "/tests/test.sh",
             "logs": "/logs/verifier",
             "reward_key": "reward",
@@ -121,6 +123,14 @@ pub(crate) fn value_for(example: &Value, field: &str) -> Option<Value> {
 }
 
 fn at<'a>(example: &'a Value, field: &str) -> Option<&'a Value> {
+    // Evaluators are made of others, all of one shape.
+    if let Some((before, within)) = field.rsplit_once(".of[")
+        && let Some((_, part)) = within.split_once("].")
+    {
+        let outermost = before.split_once(".of[").map_or(before, |(outermost, _)| outermost);
+        let part = part.strip_prefix("evaluator.").unwrap_or(part);
+        return at(example, &format!("{outermost}.{part}"));
+    }
     field.split('.').filter(|part| !part.is_empty()).try_fold(example, |value, part| {
         let (name, index) = part.split_once('[').map_or((part, None), |(n, i)| (n, Some(i)));
         let value = if name.is_empty() { value } else { value.get(name)? };

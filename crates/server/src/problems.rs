@@ -3,12 +3,15 @@
 //! serde stops at the first error. Here the offending field is noted and taken out (or, when
 //! it is missing, put in from an example), and the rest is read again, until it reads.
 
+mod tagged;
+
 use crate::error::ApiError;
 use crate::examples;
 use polar_types::{ErrorClass, FieldProblem, Known, TaskId, TaskRequest, TaskSpec};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use serde_path_to_error::{Path, Segment};
+use std::collections::BTreeSet;
 
 /// No body has more problems than anyone would read.
 const MOST: usize = 50;
@@ -105,13 +108,25 @@ pub(crate) fn read<T: DeserializeOwned>(
         problems.push(examples::problem(example, prefix, "", what));
         return Read { value: None, problems };
     }
+    let mut removed = RemovedItems::default();
+    let mut readings_left = None;
     while problems.len() < MOST {
         let error = match serde_path_to_error::deserialize::<_, T>(&value) {
             Ok(read) => return Read { value: Some(read), problems },
             Err(error) => error,
         };
-        let fault = Fault::of(error.path(), &error.inner().to_string());
-        let field = fault.field();
+        let message = error.inner().to_string();
+        let left = readings_left.get_or_insert_with(|| tagged::affordable_readings(&value));
+        let said_of = steps_of(error.path());
+        let steps = tagged::way_to_culprit(&value, &said_of, &message, left, |body| {
+            let error = serde_path_to_error::deserialize::<_, T>(body).err()?;
+            Some((steps_of(error.path()), error.inner().to_string()))
+        });
+        let mut fault = Fault::of(steps, &message);
+        let field = removed.field(&fault.steps);
+        if is_unknown_shape(&field, &message) {
+            fault.steps.pop();
+        }
         let named = examples::problem(example, prefix, &field, &fault.what);
         if !problems.iter().any(|old| related(&old.field, &named.field)) {
             problems.push(named);
@@ -120,11 +135,21 @@ pub(crate) fn read<T: DeserializeOwned>(
             Cure::Remove => None,
             Cure::Insert => examples::value_for(example, &field),
         };
+        let is_removed = stand_in.is_none();
         if !mend(&mut value, &fault.steps, stand_in) {
             break;
         }
+        if is_removed {
+            removed.note(&fault.steps);
+        }
     }
     Read { value: None, problems }
+}
+
+/// Whether the field is a word for the shape of its object that nobody knows, so that nothing
+/// of the object can be read. A runtime has the same fields whatever its type is.
+fn is_unknown_shape(field: &str, message: &str) -> bool {
+    message.starts_with("unknown variant") && field.ends_with(".type") && field != "runtime.type"
 }
 
 /// One error of serde, understood.
@@ -139,22 +164,23 @@ enum Cure {
     Insert,
 }
 
-#[derive(PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 enum Step {
     Key(String),
     Index(usize),
 }
 
+fn steps_of(path: &Path) -> Vec<Step> {
+    let step = |segment: &Segment| match segment {
+        Segment::Seq { index } => Some(Step::Index(*index)),
+        Segment::Map { key } => Some(Step::Key(key.clone())),
+        Segment::Enum { .. } | Segment::Unknown => None,
+    };
+    path.iter().filter_map(step).collect()
+}
+
 impl Fault {
-    fn of(path: &Path, message: &str) -> Self {
-        let mut steps: Vec<Step> = path
-            .iter()
-            .filter_map(|segment| match segment {
-                Segment::Seq { index } => Some(Step::Index(*index)),
-                Segment::Map { key } => Some(Step::Key(key.clone())),
-                Segment::Enum { .. } | Segment::Unknown => None,
-            })
-            .collect();
+    fn of(mut steps: Vec<Step>, message: &str) -> Self {
         let mut quoted = message.split('`').skip(1).step_by(2);
         if message.starts_with("unknown field") {
             let name = quoted.next().unwrap_or_default();
@@ -171,13 +197,38 @@ impl Fault {
         }
         Self { steps, what: in_words(message), cure: Cure::Remove }
     }
+}
 
-    fn field(&self) -> String {
-        self.steps.iter().fold(String::new(), |path, step| match step {
+/// Items taken out of arrays so far, so that the others keep the numbers that the client gave
+/// them.
+#[derive(Default)]
+struct RemovedItems {
+    /// The array's name and the item's first number.
+    items: BTreeSet<(String, usize)>,
+}
+
+impl RemovedItems {
+    /// Notes that the value at the end of the way was taken out.
+    fn note(&mut self, way: &[Step]) {
+        if let Some((Step::Index(index), array)) = way.split_last() {
+            let array = self.field(array);
+            let first = self.first_number(&array, *index);
+            self.items.insert((array, first));
+        }
+    }
+
+    /// The name of the value at the end of the way, in the client's numbers.
+    fn field(&self, way: &[Step]) -> String {
+        way.iter().fold(String::new(), |path, step| match step {
             Step::Key(key) if path.is_empty() => key.clone(),
             Step::Key(key) => format!("{path}.{key}"),
-            Step::Index(index) => format!("{path}[{index}]"),
+            Step::Index(index) => format!("{path}[{}]", self.first_number(&path, *index)),
         })
+    }
+
+    fn first_number(&self, array: &str, index: usize) -> usize {
+        let gone = self.items.iter().filter(|(name, _)| name == array);
+        gone.fold(index, |number, (_, gone)| if *gone <= number { number + 1 } else { number })
     }
 }
 
@@ -216,11 +267,7 @@ fn in_words(message: &str) -> String {
 /// Takes the field out, or puts the stand-in there. False when nothing could be done.
 fn mend(value: &mut Value, steps: &[Step], stand_in: Option<Value>) -> bool {
     let Some((last, way)) = steps.split_last() else { return false };
-    let parent = way.iter().try_fold(value, |value, step| match step {
-        Step::Key(key) => value.get_mut(key),
-        Step::Index(index) => value.get_mut(index),
-    });
-    match (parent, last, stand_in) {
+    match (follow(value, way), last, stand_in) {
         (Some(Value::Object(fields)), Step::Key(key), Some(stand_in)) => {
             fields.insert(key.clone(), stand_in).is_none()
         }
@@ -231,6 +278,13 @@ fn mend(value: &mut Value, steps: &[Step], stand_in: Option<Value>) -> bool {
         }
         _ => false,
     }
+}
+
+fn follow<'a>(value: &'a mut Value, way: &[Step]) -> Option<&'a mut Value> {
+    way.iter().try_fold(value, |value, step| match step {
+        Step::Key(key) => value.get_mut(key),
+        Step::Index(index) => value.get_mut(index),
+    })
 }
 
 fn kind(value: &Value) -> &'static str {

@@ -79,9 +79,12 @@ async fn a_bad_task_is_told_every_wrong_field() {
             ],
         ),
         (
-            json!({ "harness": shell, "train_roles": ["main", "subagent"], "history": "as_is" }),
+            json!({ "harness": shell, "train_roles": ["none", "main", "subagent", "title", 3],
+                "history": "as_is" }),
             vec![
-                "train_roles[1]: must be one of `main`, `sub_agent`, `title`, `summary`, `probe`",
+                "train_roles[0]: must be one of `main`, `sub_agent`, `title`, `summary`, `probe`",
+                "train_roles[2]: must be one of `main`, `sub_agent`, `title`, `summary`, `probe`",
+                "train_roles[4]: must be string or map, not integer `3`",
                 "history: must be one of `sampled`, `template`, `as_sent`, not `as_is`",
             ],
         ),
@@ -126,6 +129,47 @@ async fn a_bad_task_is_told_every_wrong_field() {
             vec![
                 "evaluator.comand: is not a field; did you mean `command`?",
                 "evaluator.command: is missing",
+            ],
+        ),
+        // serde reads what has a `type` as a whole, and names no field of it.
+        (
+            json!({ "harness": shell, "evaluator": { "type": "tests", "command": 3, "format": "tap",
+                "fail_to_pass": "a", "pass_to_pass": ["a", 2] } }),
+            vec![
+                "evaluator.command: must be a string, not integer `3`",
+                "evaluator.fail_to_pass: must be an array, not string \"a\"",
+                "evaluator.pass_to_pass[1]: must be a string, not integer `2`",
+            ],
+        ),
+        (
+            json!({ "harness": shell, "evaluator": { "type": "weighted_sum", "of": [
+                { "weight": 1, "evaluator": { "type": "command", "command": "true" } },
+                { "weight": "1", "evaluator": { "type": "all", "of": [
+                    { "type": "tests", "command": "pytest", "formt": "pytest" },
+                    { "type": "commnd", "command": "true" },
+                    { "type": "command" },
+                ] } },
+            ] } }),
+            vec![
+                "evaluator.of[1].weight: must be a number, not string \"1\"",
+                "evaluator.of[1].evaluator.of[0].formt: is not a field; did you mean `format`?",
+                "evaluator.of[1].evaluator.of[0].format: is missing",
+                "evaluator.of[1].evaluator.of[1].type: must be one of `none`, `command`",
+                "evaluator.of[1].evaluator.of[2].command: is missing",
+            ],
+        ),
+        (
+            json!({ "harness": shell, "runtime": { "prepare": [
+                { "type": "exec", "command": "true" },
+                { "type": "exec", "comand": "true" },
+                { "type": "write_file", "path": 3, "content": "x" },
+                { "type": "upload", "source": "." },
+            ] } }),
+            vec![
+                "runtime.prepare[1].comand: is not a field; did you mean `command`?",
+                "runtime.prepare[1].command: is missing",
+                "runtime.prepare[2].path: must be a string, not integer `3`",
+                "runtime.prepare[3].type: must be one of `write_file`, `exec`, `scrub_git`",
             ],
         ),
         (
