@@ -54,8 +54,12 @@ impl Api {
         })
     }
 
-    pub(crate) async fn submit(&self, task: &Value) -> Result<TaskInfo> {
-        self.json(self.request(Method::POST, "/api/tasks").json(task)).await
+    /// The task as it is stored, and whether that is new.
+    pub(crate) async fn submit(&self, task: &Value) -> Result<(TaskInfo, bool)> {
+        let response = self.send(self.request(Method::POST, "/api/tasks").json(task)).await?;
+        let response = self.checked(response).await?;
+        let is_new = response.status() == StatusCode::CREATED;
+        Ok((response.json().await.context("read the server's answer")?, is_new))
     }
 
     pub(crate) async fn task(&self, task: &str) -> Result<TaskInfo> {

@@ -91,10 +91,11 @@ pub(crate) enum Command {
 }
 
 /// How to find a running server.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct ServerAddress {
     /// Rollout server, as `host:port` or a URL.
-    #[arg(long, env = "POLAR_SERVER", default_value = "localhost:50051", value_name = "ADDRESS")]
+    #[arg(long, env = "POLAR_SERVER", default_value = "localhost:50051", value_name = "ADDRESS",
+        value_parser = checks::address)]
     pub(crate) server: String,
 
     /// Token of the control API. A server of yours on this machine needs none given: it is
@@ -112,7 +113,8 @@ pub(crate) struct EngineArgs {
         visible_alias = "inference-server",
         alias = "inference_server",
         env = "POLAR_ENGINE",
-        value_name = "ADDRESS"
+        value_name = "ADDRESS",
+        value_parser = checks::address
     )]
     pub(crate) engine: Option<String>,
 
@@ -244,7 +246,7 @@ pub(crate) struct Run {
     pub(crate) harness: Option<String>,
 
     /// Send the task to this running server instead of running it here.
-    #[arg(long, env = "POLAR_SERVER", value_name = "ADDRESS")]
+    #[arg(long, env = "POLAR_SERVER", value_name = "ADDRESS", value_parser = checks::address)]
     pub(crate) server: Option<String>,
 
     /// Token of the control API. A server of yours on this machine needs none given: it is
@@ -348,7 +350,8 @@ pub(crate) struct RolloutServer {
 pub(crate) struct GatewayNode {
     /// Rollout server to take sessions from. Without it the gateway only proxies, and
     /// sessions are opened by hand through its control port.
-    #[arg(long, alias = "rollout_server", env = "POLAR_SERVER", value_name = "ADDRESS")]
+    #[arg(long, alias = "rollout_server", env = "POLAR_SERVER", value_name = "ADDRESS",
+        value_parser = checks::address)]
     pub(crate) rollout_server: Option<String>,
 
     /// Token of the rollout server, and of this node's own control API. When not given, the
@@ -434,7 +437,7 @@ pub(crate) struct Trajectories {
     pub(crate) format: Format,
 
     /// Engine to turn ids into text with; the one that sampled them when not given.
-    #[arg(long, env = "POLAR_ENGINE", value_name = "ADDRESS")]
+    #[arg(long, env = "POLAR_ENGINE", value_name = "ADDRESS", value_parser = checks::address)]
     pub(crate) engine: Option<String>,
 
     #[command(flatten)]

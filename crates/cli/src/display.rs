@@ -7,7 +7,7 @@ use polar_types::{
 };
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write as _};
 
 /// Whether stdout gets colours.
 pub(crate) fn colours() -> bool {
@@ -124,11 +124,17 @@ pub(crate) fn conservation(tokens: &TokenCounts) -> String {
     )
 }
 
+/// `1 trace`, `2 traces`.
+pub(crate) fn counted(count: u64, thing: &str) -> String {
+    if count == 1 { format!("1 {thing}") } else { format!("{count} {thing}s") }
+}
+
 /// What a trainer has to run of a task, in each layout.
 pub(crate) fn sizes(sizes: &TrainingSizes) -> String {
     let layout = |name: &str, size: &LayoutSize| {
         let percent = 100.0 * size.share;
-        format!("{} samples of {} tokens as {name} ({percent:.0}%)", size.samples, size.tokens)
+        let samples = counted(size.samples, "sample");
+        format!("{samples} of {} tokens as {name} ({percent:.0}%)", size.tokens)
     };
     [
         layout("per_request", &sizes.per_request),
@@ -185,10 +191,11 @@ fn json_word<T: serde::Serialize>(value: &T) -> String {
     }
 }
 
-/// Bars that follow the sessions of tasks through their stages.
-pub(crate) struct Progress {
-    bars: BTreeMap<&'static str, ProgressBar>,
-    _group: MultiProgress,
+/// What follows the sessions of tasks through their stages: bars on a terminal, elsewhere a line
+/// when something has changed.
+pub(crate) enum Progress {
+    Bars { bars: BTreeMap<&'static str, ProgressBar>, _group: MultiProgress },
+    Lines { last: String },
 }
 
 const STAGES: [(&str, &[SessionStatus]); 6] = [
@@ -210,6 +217,9 @@ const STAGES: [(&str, &[SessionStatus]); 6] = [
 
 impl Progress {
     pub(crate) fn new(total: u64) -> Self {
+        if !std::io::stderr().is_terminal() {
+            return Self::Lines { last: String::new() };
+        }
         let group = MultiProgress::new();
         let style = ProgressStyle::with_template("{prefix:>10} {bar:40} {pos}/{len}")
             .unwrap_or_else(|_| ProgressStyle::default_bar());
@@ -221,27 +231,53 @@ impl Progress {
                 (*name, bar)
             })
             .collect();
-        Self { bars, _group: group }
+        Self::Bars { bars, _group: group }
     }
 
-    pub(crate) fn update(&self, tasks: &[TaskInfo]) {
-        for (name, statuses) in STAGES {
-            let count: u64 = tasks
-                .iter()
-                .flat_map(|task| statuses.iter().filter_map(|s| task.sessions.get(s.as_str())))
-                .map(|count| u64::from(*count))
-                .sum();
-            if let Some(bar) = self.bars.get(name) {
-                bar.set_position(count);
+    pub(crate) fn update(&mut self, tasks: &[TaskInfo]) {
+        match self {
+            Self::Bars { bars, .. } => {
+                for (name, count) in stages(tasks) {
+                    if let Some(bar) = bars.get(name) {
+                        bar.set_position(count);
+                    }
+                }
+            }
+            Self::Lines { last } => {
+                let line = stages_line(tasks);
+                if line != *last {
+                    // Nobody is hurt when nobody reads it.
+                    let _ = writeln!(std::io::stderr(), "{line}");
+                    *last = line;
+                }
             }
         }
     }
 
     pub(crate) fn finish(self) {
-        for bar in self.bars.values() {
-            bar.finish_and_clear();
+        if let Self::Bars { bars, .. } = self {
+            for bar in bars.values() {
+                bar.finish_and_clear();
+            }
         }
     }
+}
+
+/// How many sessions of the tasks are in each stage.
+fn stages(tasks: &[TaskInfo]) -> impl Iterator<Item = (&'static str, u64)> {
+    STAGES.into_iter().map(|(name, statuses)| {
+        let counts = tasks
+            .iter()
+            .flat_map(|task| statuses.iter().filter_map(|s| task.sessions.get(s.as_str())));
+        (name, counts.map(|count| u64::from(*count)).sum())
+    })
+}
+
+/// `sessions: 3 running, 1 ended`.
+fn stages_line(tasks: &[TaskInfo]) -> String {
+    let taken = stages(tasks).filter(|(_, count)| *count > 0);
+    let parts: Vec<String> = taken.map(|(name, count)| format!("{count} {name}")).collect();
+    format!("sessions: {}", parts.join(", "))
 }
 
 /// A run of equal mask in a trace.

@@ -248,7 +248,7 @@ impl Summary {
         if self.single.tokens > 0 {
             rows.push(row("the same calls alone".to_owned(), &self.single));
         }
-        let mut text = format!("{} traces scored again\n", self.traces);
+        let mut text = format!("{} scored again\n", display::counted(self.traces, "trace"));
         text.push_str(&display::table(&["tokens of", "tokens", "mean |Δ|", "max |Δ|"], &rows));
         if self.single.tokens == 0 && self.traces > 0 {
             text.push_str("note: without journals there are no single calls to compare with\n");
@@ -258,15 +258,14 @@ impl Summary {
         }
         if self.with_media > 0 {
             text.push_str(&format!(
-                "note: {} traces were left out, for they were sampled behind pictures or sounds\n",
-                self.with_media
+                "note: left out: {} sampled behind pictures or sounds\n",
+                display::counted(self.with_media, "trace")
             ));
         }
         if self.incomparable > 0 {
             text.push_str(&format!(
-                "note: {} traces were left out, for their logprobs are of another distribution \
-                 than the model's own\n",
-                self.incomparable
+                "note: left out: {} with logprobs of another distribution than the model's own\n",
+                display::counted(self.incomparable, "trace")
             ));
         }
         text

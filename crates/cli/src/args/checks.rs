@@ -43,11 +43,19 @@ pub(crate) struct Drift {
     pub(crate) json: bool,
 
     /// Engine to turn ids into text with; the one that sampled them when not given.
-    #[arg(long, env = "POLAR_ENGINE", value_name = "ADDRESS")]
+    #[arg(long, env = "POLAR_ENGINE", value_name = "ADDRESS", value_parser = address)]
     pub(crate) engine: Option<String>,
 
     #[command(flatten)]
     pub(crate) server: ServerAddress,
+}
+
+/// A variable that is set to nothing would otherwise be an address like any other.
+pub(super) fn address(text: &str) -> Result<String, String> {
+    match text.trim() {
+        "" => Err("it is empty; say `host:port` or a URL, or unset the variable".to_owned()),
+        address => Ok(address.to_owned()),
+    }
 }
 
 fn share(text: &str) -> Result<f64, String> {

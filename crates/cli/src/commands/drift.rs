@@ -2,6 +2,7 @@
 
 use crate::args::Drift as Args;
 use crate::detokenizer::Detokenizer;
+use crate::display::counted;
 use crate::evidence::{Evidence, Sources};
 use anyhow::Result;
 use polar_trajectory::{Drift, MessageDifference, Remedy, drift_of_traces};
@@ -45,7 +46,10 @@ fn summary(causes: &BTreeMap<ForkCause, u32>, healed: u32) -> String {
     let all = causes.values().sum::<u32>();
     match all {
         0 => "no traces".to_owned(),
-        _ => format!("{all} traces: {}; of these {healed} can be healed", parts.join(", ")),
+        _ => {
+            let traces = counted(u64::from(all), "trace");
+            format!("{traces}: {}; of these {healed} can be healed", parts.join(", "))
+        }
     }
 }
 
@@ -104,7 +108,8 @@ impl Session {
     }
 
     fn text(&self) -> String {
-        let mut text = format!("── {}: {} traces\n", self.session, self.forks.len());
+        let mut text =
+            format!("── {}: {}\n", self.session, counted(self.forks.len() as u64, "trace"));
         text.extend(self.forks.iter().map(Fork::lines));
         text.extend(self.notes.iter().map(|note| format!("  note: {note}\n")));
         text

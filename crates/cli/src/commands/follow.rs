@@ -25,15 +25,29 @@ const WAIT_SECONDS: f64 = 20.0;
 pub(crate) async fn submit_and_follow(api: &Api, tasks: &[Value]) -> Result<Vec<Followed>> {
     let mut infos = Vec::with_capacity(tasks.len());
     for task in tasks {
-        infos.push(api.submit(task).await?);
+        infos.push(submit(api, task).await?);
     }
     follow(api, infos).await
+}
+
+/// Submits a task, and says so when nothing will run for it.
+pub(crate) async fn submit(api: &Api, task: &Value) -> Result<TaskInfo> {
+    let (info, is_new) = api.submit(task).await?;
+    if !is_new {
+        writeln!(
+            std::io::stderr(),
+            "task {} was submitted before, with the same content: what follows is that run. \
+             Give it another `task_id`, or none, to run it again",
+            info.task_id
+        )?;
+    }
+    Ok(info)
 }
 
 /// Returns when every one of the tasks has ended.
 pub(crate) async fn follow(api: &Api, mut infos: Vec<TaskInfo>) -> Result<Vec<Followed>> {
     let total = infos.iter().map(|task| u64::from(task.num_samples)).sum();
-    let progress = Progress::new(total);
+    let mut progress = Progress::new(total);
     let mut cursor = 0;
     loop {
         for info in &mut infos {
@@ -80,7 +94,7 @@ pub(crate) async fn print_summary(api: &Api, followed: &[Followed]) -> Result<()
     }
     for session in &sessions {
         for failure in failures(session) {
-            text.push_str(&format!("{}: {}\n", session.session_id, failure.what));
+            text.push_str(&format!("{}: {}\n", session.session_id, failure.text()));
             let tail = logs::tail(api, session, failure.attempt, failure.logs).await;
             text.push_str(&tail.unwrap_or_default());
         }
@@ -107,41 +121,65 @@ fn warn_of_silent_agents(sessions: &[&SessionInfo]) -> Result<()> {
 /// Something that went wrong in an attempt, and which logs may say why, the likeliest first.
 struct Failure<'a> {
     attempt: &'a AttemptInfo,
+    /// The first attempt of which the same is to be said.
+    first: u32,
+    /// Goes on from "attempt 1" or "attempts 1 to 3".
     what: String,
     logs: &'static [LogName],
 }
 
-/// What went wrong in a session, over all its attempts.
+impl Failure<'_> {
+    fn text(&self) -> String {
+        match self.attempt.attempt {
+            last if last == self.first => format!("attempt {last}{}", self.what),
+            last => format!("attempts {} to {last}{}", self.first, self.what),
+        }
+    }
+}
+
+/// What went wrong in a session, over all its attempts. What is to be said of attempts in a row
+/// in the same words is said once, with the logs of the last of them.
 fn failures(session: &SessionInfo) -> Vec<Failure<'_>> {
-    let mut found = Vec::new();
+    let mut found: Vec<Failure<'_>> = Vec::new();
     for attempt in &session.attempts {
-        let number = attempt.attempt;
-        if let Some(lost) = &attempt.lost {
-            let what = format!("attempt {number} on {}: {lost}", attempt.node_id);
-            found.push(Failure { attempt, what, logs: &[] });
+        let mut failures = failures_of(attempt);
+        if let ([failure], Some(last)) = (failures.as_mut_slice(), found.last())
+            && failure.what == last.what
+            && failure.attempt.attempt == last.attempt.attempt + 1
+        {
+            failure.first = last.first;
+            found.pop();
         }
-        let Some(report) = &attempt.report else { continue };
-        if let Outcome::Failed { message, side, .. } = &report.outcome {
-            let reason = report.reason.map(|reason| format!(" ({})", reason.as_str()));
-            let what = format!("attempt {number} failed{}: {message}", reason.unwrap_or_default());
-            let logs: &[LogName] = match side {
-                Side::Grader => &[LogName::Grader],
-                _ => &[LogName::Stderr, LogName::Stdout],
-            };
-            found.push(Failure { attempt, what, logs });
-        }
-        if let Some(error) = &report.grade_error {
-            let what = format!("attempt {number} was not graded: {error}");
-            found.push(Failure { attempt, what, logs: &[LogName::Grader] });
-        }
-        for label in &report.hack_labels {
-            let what = format!("attempt {number}: {} ({:?})", label.pattern.words(), label.place);
-            found.push(Failure { attempt, what, logs: &[] });
-        }
-        if let Some(note) = &report.grade_note {
-            let what = format!("attempt {number}: {note}");
-            found.push(Failure { attempt, what, logs: &[LogName::Grader] });
-        }
+        found.append(&mut failures);
+    }
+    found
+}
+
+fn failures_of(attempt: &AttemptInfo) -> Vec<Failure<'_>> {
+    let mut found = Vec::new();
+    let mut note = |what: String, logs: &'static [LogName]| {
+        found.push(Failure { attempt, first: attempt.attempt, what, logs });
+    };
+    if let Some(lost) = &attempt.lost {
+        note(format!(" on {}: {lost}", attempt.node_id), &[]);
+    }
+    let Some(report) = &attempt.report else { return found };
+    if let Outcome::Failed { message, side, .. } = &report.outcome {
+        let reason = report.reason.map(|reason| format!(" ({})", reason.as_str()));
+        let logs: &[LogName] = match side {
+            Side::Grader => &[LogName::Grader],
+            _ => &[LogName::Stderr, LogName::Stdout],
+        };
+        note(format!(" failed{}: {message}", reason.unwrap_or_default()), logs);
+    }
+    if let Some(error) = &report.grade_error {
+        note(format!(" was not graded: {error}"), &[LogName::Grader]);
+    }
+    for label in &report.hack_labels {
+        note(format!(": {} ({:?})", label.pattern.words(), label.place), &[]);
+    }
+    if let Some(said) = &report.grade_note {
+        note(format!(": {said}"), &[LogName::Grader]);
     }
     found
 }
@@ -168,5 +206,28 @@ pub(crate) fn require_success(followed: &[Followed]) -> Result<()> {
         (failed, ungraded) => {
             bail!("{failed} of {all} sessions did not complete, and {ungraded} could not be graded")
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn attempts_that_were_lost_in_the_same_way_are_told_of_once() {
+        let attempt = |number: u32, lost: &str| {
+            json!({"attempt": number, "epoch": number, "node_id": "node-1",
+                "started_at": "2026-01-01T00:00:00Z", "lost": lost})
+        };
+        let session: SessionInfo = serde_json::from_value(json!({
+            "session_id": "a-s0", "task_id": "a", "group_id": "a", "sample_index": 0,
+            "status": "failed", "created_at": "2026-01-01T00:00:00Z",
+            "updated_at": "2026-01-01T00:00:00Z",
+            "attempts": [attempt(1, "overdue"), attempt(2, "released"), attempt(3, "released")],
+        }))
+        .unwrap();
+        let said: Vec<_> = failures(&session).iter().map(Failure::text).collect();
+        assert_eq!(said, ["attempt 1 on node-1: overdue", "attempts 2 to 3 on node-1: released"]);
     }
 }

@@ -33,7 +33,30 @@ impl LogName {
 }
 
 pub(crate) async fn logs(args: Logs) -> Result<()> {
-    let api = Api::of(args.server)?;
+    let api = Api::of(args.server.clone())?;
+    match print(&api, &args).await {
+        Ok(()) => Ok(()),
+        Err(error) => match api.sessions(&args.session).await {
+            Ok(sessions) if !sessions.is_empty() => bail!(
+                "{} is a task, and logs are of its sessions: {}",
+                args.session,
+                listed(&sessions)
+            ),
+            _ => Err(error),
+        },
+    }
+}
+
+/// The names of the first sessions.
+fn listed(sessions: &[SessionInfo]) -> String {
+    const SHOWN: usize = 8;
+    let names: Vec<_> =
+        sessions.iter().take(SHOWN).map(|session| session.session_id.to_string()).collect();
+    let more = if sessions.len() > SHOWN { ", …" } else { "" };
+    format!("{}{more}", names.join(", "))
+}
+
+async fn print(api: &Api, args: &Logs) -> Result<()> {
     if let Some(name) = args.name {
         let text = api.log(&args.session, name, args.attempt).await?;
         std::io::stdout().lock().write_all(&text)?;

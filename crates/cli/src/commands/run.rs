@@ -49,7 +49,7 @@ async fn there(
     let api = Api::new(server, token::for_server(server, token)?)?;
     let mut infos = Vec::with_capacity(tasks.len());
     for task in tasks {
-        infos.push(api.submit(task).await?);
+        infos.push(follow::submit(&api, task).await?);
     }
     let ids: Vec<_> = infos.iter().map(|info| info.task_id.to_string()).collect();
     let id = ids.first().cloned().unwrap_or_default();

@@ -1,6 +1,7 @@
 //! `polar verify`: whether training data is what was sampled, and what it would mean if not.
 
 use crate::args::Verify;
+use crate::display::counted;
 use crate::evidence::{Evidence, Sources};
 use crate::rescoring::{self, Rescored};
 use crate::stack;
@@ -65,10 +66,10 @@ fn print_summary(
     let sum = |of: fn(&Checked) -> u64| checked.iter().map(of).sum::<u64>();
     writeln!(
         out,
-        "{} sessions checked, {violated} violated: {} traces, {} tokens sampled, {} trained, {} \
-         records with the right hash",
-        checked.len(),
-        sum(|session| session.traces),
+        "{} checked, {violated} violated: {}, {} tokens sampled, {} trained, {} records with the \
+         right hash",
+        counted(checked.len() as u64, "session"),
+        counted(sum(|session| session.traces), "trace"),
         sum(|session| session.sampled),
         sum(|session| session.trained),
         sum(|session| session.fingerprints.checked),
@@ -235,8 +236,12 @@ impl Checked {
             HeldAgainst::Nothing => "",
         };
         let mut text = format!(
-            "{}: {verdict}: {} calls, {} traces, {} of {} sampled tokens trained{against}",
-            self.session, self.calls, self.traces, self.trained, self.sampled
+            "{}: {verdict}: {}, {}, {} of {} sampled tokens trained{against}",
+            self.session,
+            counted(self.calls, "call"),
+            counted(self.traces, "trace"),
+            self.trained,
+            self.sampled
         );
         if self.fingerprints.checked > 0 {
             text.push_str(&format!(", {} hashes right", self.fingerprints.checked));

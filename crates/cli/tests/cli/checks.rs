@@ -213,7 +213,7 @@ fn promise_2_a_merged_trace_scores_as_its_calls_did_and_another_context_does_not
     }
     let half = files.user.run(&["verify", &files.journal, "--rescore=0.5", "--engine", &engine]);
     let said = shown(&half);
-    assert!(said.contains("1 traces scored again") && said.contains("whole traces"), "{said}");
+    assert!(said.contains("1 trace scored again") && said.contains("whole traces"), "{said}");
 }
 
 /// An engine scores only what it could go on from.
@@ -338,7 +338,7 @@ fn a_task_on_a_server_is_held_against_the_journals_it_keeps() {
         ]);
         let said = shown(&output);
         assert!(output.status.success(), "{said}");
-        assert!(said.contains("2 sessions checked, 0 violated"), "{said}");
+        assert!(said.contains("2 sessions checked, 0 violated: "), "{said}");
         assert!(said.contains("held against its journal"), "{said}");
         assert!(said.contains("2 traces scored again"), "{said}");
         let drift = shown(&user.run(&["drift", strategy, "--server", &server]));

@@ -97,6 +97,45 @@ fn logs_of_an_ended_session_are_printed() {
     let none = logs(&["--attempt=7"]);
     assert_eq!(none.status.code(), Some(1));
     assert!(shown(&none).contains("no logs of attempt 7"), "{}", shown(&none));
+    let of_task = shown(&user.run(&["logs", "printing", "--server", &server]));
+    assert!(of_task.contains("logs are of its sessions: printing-s0"), "{of_task}");
+    let of_nothing = shown(&user.run(&["logs", "printed", "--server", &server]));
+    assert!(of_nothing.contains("there is no session \"printed\""), "{of_nothing}");
+}
+
+#[test]
+fn a_run_says_how_far_it_is_and_whether_it_is_an_earlier_one() {
+    let user = User::new();
+    let (_engine, engine) = user.engine();
+    let up = ["up", "--port=0", "--proxy-port=0", "--local-isolation=process", "--engine", &engine];
+    let (_up, [server]) = user.start(&up, ["control API"]);
+    let file = task(&user, "again", "true", "num_samples: 2");
+    let run = || {
+        let output = user.run(&["run", &file, "--server", &server]);
+        assert!(output.status.success(), "{}", shown(&output));
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let first = run();
+    assert!(first.contains("sessions: 2 ended\n"), "{first}");
+    assert!(!first.contains("submitted before"), "{first}");
+    let second = run();
+    assert!(second.contains("task again was submitted before"), "{second}");
+}
+
+#[test]
+fn a_variable_that_is_set_to_nothing_is_no_address() {
+    let user = User::new();
+    for (variable, line) in [
+        ("POLAR_SERVER", &["status"][..]),
+        ("POLAR_SERVER", &["run", "task.yaml"]),
+        ("POLAR_ENGINE", &["run", "task.yaml"]),
+    ] {
+        let mut command = user.polar(line);
+        command.env(variable, " ");
+        let output = Running::start(command).finish();
+        assert_eq!(output.status.code(), Some(2), "{}", shown(&output));
+        assert!(shown(&output).contains("it is empty; say `host:port`"), "{}", shown(&output));
+    }
 }
 
 #[test]

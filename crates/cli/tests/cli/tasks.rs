@@ -25,7 +25,11 @@ timeout_sec = 300.0
 docker_image = "registry.example.org/fix-it:1"
 cpus = 2
 memory = "2G"
+storage_mb = 4096
+build_timeout_sec = 600.0
 allow_internet = false
+[solution.env]
+SPEED = "high"
 [[environment.mcp_servers]]
 name = "files"
 transport = "stdio"
@@ -63,6 +67,7 @@ fn a_harbor_folder_becomes_a_task_with_its_tests_for_the_grader_alone() {
         json!({
             "type": "docker", "image": "registry.example.org/fix-it:1", "workdir": "/srv",
             "network": "none", "env": {}, "cpus": 2.0, "memory_mb": 2048,
+            "storage_mb": 4096,
         })
     );
     assert_eq!(
@@ -79,8 +84,24 @@ fn a_harbor_folder_becomes_a_task_with_its_tests_for_the_grader_alone() {
 
     let oracle = imported(&user, &["harbor", &folder, "--oracle", "--image", "own:{name}"]);
     assert_eq!(oracle[0]["harness"]["command"], "bash /solution/solve.sh");
+    assert_eq!(oracle[0]["harness"]["env"], json!({"SPEED": "high"}));
     assert_eq!(oracle[0]["runtime"]["image"], "own:org/fix-it");
     assert_eq!(oracle[0]["runtime"]["prepare"][0]["path"], "/solution/solve.sh");
+}
+
+#[test]
+fn keys_of_a_harbor_folder_that_are_not_read_are_named() {
+    let user = User::new();
+    let said = |config: &str| {
+        let folder = harbor_folder(&user, config);
+        let output = user.run(&["tasks", "import", "harbor", &folder]);
+        assert!(output.status.success(), "{}", shown(&output));
+        String::from_utf8(output.stderr).unwrap()
+    };
+    assert_eq!(said(TASK_TOML), "");
+    let misspelt = TASK_TOML.replace("cpus = 2", "cpu = 2").replace("[agent]", "[agent]\nx.y = 1");
+    let said = said(&misspelt);
+    assert!(said.contains("task.toml: nothing is done about agent.x, environment.cpu"), "{said}");
 }
 
 #[test]
@@ -93,6 +114,7 @@ fn what_a_harbor_folder_asks_for_and_cannot_have_is_said() {
         (with("cpus = 2", "gpus = 1"), "GPUs"),
         (with("allow_internet = false", "network_mode = \"allowlist\""), "list of hosts"),
         (with("timeout_sec = 120.0", "user = \"nobody\""), "another user"),
+        (with("timeout_sec = 300.0", "user = \"nobody\""), "agent.user"),
         (with("${POLAR_TEST_UNSET:-fallback}", "${POLAR_TEST_UNSET}"), "POLAR_TEST_UNSET"),
         (format!("{TASK_TOML}\n[[steps]]\nname = \"one\"\n"), "several steps"),
         ("not toml".to_owned(), "task.toml"),

@@ -69,7 +69,8 @@ impl HarnessSpec {
             problems.push(FieldProblem::new(
                 "harness.name",
                 format!(
-                    "no adapter is called {:?}; shipped are {}; pass your own as harness.adapter",
+                    "no adapter is called {:?}; shipped are {}; one of your own is given whole in \
+                     harness.adapter, or by harness.path in a task file",
                     self.name,
                     known.harnesses.join(", ")
                 ),

@@ -14,6 +14,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 /// How long an agent may work where a task does not say.
@@ -21,7 +22,19 @@ const RUN_SECONDS: f64 = 1800.0;
 const TESTS: &str = "/tests";
 const SOLUTION: &str = "/solution";
 
-/// What Polar reads of a `task.toml`. Other keys do not change how a task runs.
+/// Keys that say nothing about how a task runs here. Others that are not read are told of.
+const INERT: [&str; 8] = [
+    "version",
+    "schema_version",
+    "source",
+    "task.description",
+    "task.authors",
+    "task.keywords",
+    "environment.build_timeout_sec",
+    "environment.gpu_types",
+];
+
+/// What Polar reads of a `task.toml`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Config {
@@ -30,7 +43,14 @@ struct Config {
     verifier: Verifier,
     agent: Agent,
     environment: Environment,
+    solution: Solution,
     steps: Vec<Value>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Solution {
+    env: BTreeMap<String, String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -52,6 +72,7 @@ struct Verifier {
 #[serde(default)]
 struct Agent {
     timeout_sec: Option<f64>,
+    user: Option<Value>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -62,6 +83,8 @@ struct Environment {
     cpus: Option<f64>,
     memory_mb: Option<u64>,
     memory: Option<String>,
+    storage_mb: Option<u64>,
+    storage: Option<String>,
     gpus: u32,
     os: Option<String>,
     allow_internet: Option<bool>,
@@ -75,10 +98,18 @@ struct Environment {
 #[derive(Debug, Deserialize)]
 struct McpServer {
     name: String,
+    transport: Option<String>,
     url: Option<String>,
     command: Option<String>,
     #[serde(default)]
     args: Vec<String>,
+}
+
+impl McpServer {
+    /// Whether it speaks the older protocol over HTTP.
+    fn is_of_events(&self) -> bool {
+        self.transport.as_deref() == Some("sse")
+    }
 }
 
 pub(super) fn import(args: &ImportHarbor) -> Result<Vec<Value>> {
@@ -121,7 +152,7 @@ fn task_folders(folder: &Path) -> Result<Vec<PathBuf>> {
 }
 
 fn task(folder: &Path, args: &ImportHarbor, mut task: Map<String, Value>) -> Result<Value> {
-    let config: Config = toml::from_str(&read(&folder.join("task.toml"))?).context("task.toml")?;
+    let config = config(folder)?;
     refuse_what_is_not_there(folder, &config)?;
     let name = name_of(folder, &config)?;
     let recipe = Recipe::read(&folder.join("environment"))?;
@@ -153,11 +184,31 @@ fn task(folder: &Path, args: &ImportHarbor, mut task: Map<String, Value>) -> Res
     metadata.insert("harbor_task".to_owned(), json!(name));
     task.insert("metadata".to_owned(), Value::Object(metadata));
     if args.oracle {
-        be_the_oracle(folder, &mut task)?;
+        be_the_oracle(folder, &config.solution, &mut task)?;
     } else if !config.environment.mcp_servers.is_empty() {
         give_mcp_servers(&config.environment.mcp_servers, &mut task);
     }
     Ok(Value::Object(task))
+}
+
+/// The settings of a task folder. Keys that are not read are named on stderr, for they may be
+/// misspelt, or of a newer form.
+fn config(folder: &Path) -> Result<Config> {
+    let text = read(&folder.join("task.toml"))?;
+    let mut unread = Vec::new();
+    let deserializer = toml::Deserializer::parse(&text).context("task.toml")?;
+    let config = serde_ignored::deserialize(deserializer, |path| unread.push(path.to_string()))
+        .context("task.toml")?;
+    unread.retain(|key| !INERT.contains(&key.as_str()));
+    if !unread.is_empty() {
+        writeln!(
+            std::io::stderr(),
+            "warning: {}: nothing is done about {}",
+            folder.join("task.toml").display(),
+            unread.join(", ")
+        )?;
+    }
+    Ok(config)
 }
 
 /// Half a task would be graded as if it were whole.
@@ -177,8 +228,12 @@ fn refuse_what_is_not_there(folder: &Path, config: &Config) -> Result<()> {
         "a health check (environment.healthcheck)"
     } else if environment.skills_dir.is_some() {
         "skills from a folder of its image (environment.skills_dir)"
+    } else if environment.mcp_servers.iter().any(McpServer::is_of_events) {
+        "an MCP server that speaks server-sent events (environment.mcp_servers)"
     } else if environment.network_mode.as_deref() == Some("allowlist") {
         "a list of hosts that may be reached (environment.network_mode: allowlist)"
+    } else if config.agent.user.as_ref().is_some_and(|user| !is_root(user)) {
+        "an agent that runs as another user than its tests (agent.user)"
     } else if config.verifier.user.as_ref().is_some_and(|user| !is_root(user)) {
         "tests that run as another user (verifier.user)"
     } else if !folder.join("tests/test.sh").is_file() {
@@ -227,26 +282,31 @@ fn runtime(config: &Config, image: &str, workdir: &str) -> Result<Value> {
     if let Some(cpus) = environment.cpus {
         runtime["cpus"] = json!(cpus);
     }
-    let memory = match (&environment.memory_mb, &environment.memory) {
-        (Some(memory), _) => Some(*memory),
-        (None, Some(text)) => Some(megabytes(text)?),
-        (None, None) => None,
-    };
-    if let Some(memory) = memory {
-        runtime["memory_mb"] = json!(memory);
+    let sizes = [
+        ("memory", environment.memory_mb, &environment.memory),
+        ("storage", environment.storage_mb, &environment.storage),
+    ];
+    for (name, number, text) in sizes {
+        let size = match (number, text) {
+            (None, Some(text)) => Some(megabytes(name, text)?),
+            (number, _) => number,
+        };
+        if let Some(size) = size {
+            runtime[format!("{name}_mb")] = json!(size);
+        }
     }
     Ok(runtime)
 }
 
 /// `2G`, `512M`.
-fn megabytes(text: &str) -> Result<u64> {
+fn megabytes(name: &str, text: &str) -> Result<u64> {
     let text = text.trim().to_ascii_uppercase();
     let (number, factor) = match (text.strip_suffix('G'), text.strip_suffix('M')) {
         (Some(number), _) => (number, 1024.0),
         (_, Some(number)) => (number, 1.0),
-        _ => bail!("environment.memory: {text:?} is no size such as 2G or 512M"),
+        _ => bail!("environment.{name}: {text:?} is no size such as 2G or 512M"),
     };
-    let number: f64 = number.parse().with_context(|| format!("environment.memory: {text:?}"))?;
+    let number: f64 = number.parse().with_context(|| format!("environment.{name}: {text:?}"))?;
     Ok((number * factor) as u64)
 }
 
@@ -284,11 +344,15 @@ fn grading(folder: &Path, config: &Config) -> Result<Value> {
 }
 
 /// The folder's own solution, as if it were an agent.
-fn be_the_oracle(folder: &Path, task: &mut Map<String, Value>) -> Result<()> {
+fn be_the_oracle(folder: &Path, own: &Solution, task: &mut Map<String, Value>) -> Result<()> {
     let solution = folder.join("solution");
     ensure!(solution.join("solve.sh").is_file(), "there is no solution/solve.sh for --oracle");
     let command = format!("bash {SOLUTION}/solve.sh");
-    task.insert("harness".to_owned(), json!({"name": "shell", "command": command}));
+    let mut harness = json!({"name": "shell", "command": command});
+    if !own.env.is_empty() {
+        harness["env"] = json!(resolved(&own.env, "solution.env")?);
+    }
+    task.insert("harness".to_owned(), harness);
     if let Some(Value::Object(runtime)) = task.get_mut("runtime") {
         let steps = runtime.entry("prepare").or_insert_with(|| json!([]));
         if let Value::Array(steps) = steps {
