@@ -80,6 +80,12 @@ pub enum FinishReason {
 }
 
 impl FinishReason {
+    /// Whether the reply did not end by the model's own will, so that its last call may be cut.
+    /// Engines say [`FinishReason::ToolCalls`] where a stop string came behind whole calls.
+    pub(crate) fn may_cut(self) -> bool {
+        matches!(self, Self::Length | Self::Abort | Self::StopSequence)
+    }
+
     /// The name kept in records.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -221,6 +227,15 @@ impl From<&ReplyBlock> for Block {
                 Self::ToolCall { id: id.clone(), name: name.clone(), arguments: arguments.clone() }
             }
         }
+    }
+}
+
+/// Arguments of a reply's call as it is told: what [`parse_arguments`] gives, but nothing of a call
+/// that the reply's end cut before its arguments. Nobody may take that for a whole call without any.
+pub(crate) fn told_arguments(arguments: &str, is_cut: bool) -> Option<&RawValue> {
+    match is_cut && arguments.trim().is_empty() {
+        true => None,
+        false => parse_arguments(arguments),
     }
 }
 

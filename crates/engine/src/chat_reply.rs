@@ -8,6 +8,7 @@ use crate::EngineError;
 use polar_convo::{FinishReason, ReplyEvent, Usage};
 use polar_types::WeightSpan;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
 /// A chat completion or one of its chunks.
@@ -203,6 +204,19 @@ pub(crate) fn read(data: &[u8]) -> Result<ChatReply<'_>, EngineError> {
 pub(crate) struct ReplyEvents {
     /// By index: begun, or an id that came before its name.
     calls: Vec<CallState>,
+    /// Arguments of the last call.
+    arguments: String,
+}
+
+/// What a reply has of calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Called {
+    /// None.
+    Nothing,
+    /// As far as can be told whole ones.
+    Whole,
+    /// The last one's arguments are not the object that they would be.
+    Cut,
 }
 
 #[derive(Default)]
@@ -235,9 +249,17 @@ impl ReplyEvents {
         Ok(events)
     }
 
-    /// Whether the reply calls tools.
-    pub(crate) fn called_tools(&self) -> bool {
-        self.calls.iter().any(|call| call.begun)
+    /// What the reply has called.
+    pub(crate) fn called(&self) -> Called {
+        let is_object = || {
+            self.arguments.trim_start().starts_with('{')
+                && serde_json::from_str::<IgnoredAny>(&self.arguments).is_ok()
+        };
+        match self.calls.iter().any(|call| call.begun) {
+            false => Called::Nothing,
+            true if is_object() => Called::Whole,
+            true => Called::Cut,
+        }
     }
 
     fn take_call(
@@ -259,6 +281,7 @@ impl ReplyEvents {
             state.id = state.id.take().or(call.id);
             if let Some(name) = call.function.name {
                 state.begun = true;
+                self.arguments.clear();
                 // A call needs an id so that its result can name it.
                 let id = state.id.take().filter(|id| !id.is_empty());
                 let id = id.unwrap_or_else(|| format!("call_{request_id}_{index}"));
@@ -268,6 +291,9 @@ impl ReplyEvents {
         if let Some(fragment) = call.function.arguments.filter(|text| !text.is_empty()) {
             if !state.begun {
                 return Err(EngineError::malformed("arguments of a tool call without a name"));
+            }
+            if index as usize + 1 == self.calls.len() {
+                self.arguments.push_str(&fragment);
             }
             events.push(ReplyEvent::ToolArguments { index, fragment });
         }
@@ -305,8 +331,9 @@ impl Finish {
 
     /// The normalised reason. `at_limit` says that as many tokens were sampled as allowed:
     /// engines report `tool_calls` even when it was the limit that ended the reply, and
-    /// `stop` when tools were called under a forced choice.
-    pub(crate) fn normalise(&self, called_tools: bool, at_limit: bool) -> FinishReason {
+    /// `stop` when tools were called under a forced choice. They report `tool_calls` as well where a
+    /// stop string was sampled in a call.
+    pub(crate) fn normalise(&self, called: Called, at_limit: bool) -> FinishReason {
         let reason = self.reason.as_deref().unwrap_or_default();
         let marked = self.stop_sequence.is_some() || self.stop_token.is_some();
         match reason {
@@ -314,8 +341,11 @@ impl Finish {
             "abort" | "error" | "cancelled" | "timeout" | "not_finished" => FinishReason::Abort,
             "length" => FinishReason::Length,
             "tool_calls" | "function_call" if at_limit && !marked => FinishReason::Length,
+            _ if self.stop_sequence.is_some() && called == Called::Cut => {
+                FinishReason::StopSequence
+            }
             "tool_calls" | "function_call" => FinishReason::ToolCalls,
-            _ if called_tools => FinishReason::ToolCalls,
+            _ if called != Called::Nothing => FinishReason::ToolCalls,
             _ if self.stop_sequence.is_some() => FinishReason::StopSequence,
             _ => FinishReason::Stop,
         }

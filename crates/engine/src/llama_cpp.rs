@@ -279,7 +279,7 @@ impl ReplyReader for LlamaReader {
             None => at_limit(self.max_tokens, self.context_window, usage),
         };
         Ok(EngineEnd {
-            finish: self.finish.normalise(self.events.called_tools(), limit),
+            finish: self.finish.normalise(self.events.called(), limit),
             engine_finish,
             stop_sequence: self.finish.stop_sequence.take(),
             usage,

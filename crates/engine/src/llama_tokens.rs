@@ -4,7 +4,7 @@
 //! character. Logprobs have the holes that chat replies have. It ends a turn only at the ends that the
 //! model's file names; at another id that was asked for as an end, the reply is cut here.
 
-use crate::chat_reply::{Finish, Logprob};
+use crate::chat_reply::{Called, Finish, Logprob};
 use crate::llama_cpp::{CONTEXT_SHIFTED, LlamaCpp, render};
 use crate::reply_stream::{ReplyReader, whole};
 use crate::request_body::{carry, sampling_fields, schema_of};
@@ -215,7 +215,7 @@ impl ReplyReader for LlamaTokenReader {
         };
         let finish = match engine_finish.as_str() {
             "limit" => polar_convo::FinishReason::Length,
-            _ => self.finish.normalise(false, false),
+            _ => self.finish.normalise(Called::Nothing, false),
         };
         let mut extra = std::mem::take(&mut self.extra);
         match extra.contains_key(CONTEXT_SHIFTED) {

@@ -15,8 +15,8 @@ use async_trait::async_trait;
 use futures_util::{StreamExt, stream};
 use polar_convo::{FinishReason, ReplyEvent, Request, ToolChoice};
 use polar_tokens::parse::{
-    MalformedCall, ParsedEvent, ParserFamily, ReasoningFormat, ReplyParser, ReplyStart, ToolFormat,
-    ToolSchemas,
+    Fault, MalformedCall, ParsedEvent, ParserFamily, ReasoningFormat, ReplyParser, ReplyStart,
+    ToolFormat, ToolSchemas,
 };
 use serde_json::json;
 use std::sync::Arc;
@@ -207,11 +207,18 @@ impl ReplyParsing {
 
     fn end(&mut self, mut end: EngineEnd) -> Vec<Result<EngineEvent, EngineError>> {
         let mut rest = Vec::new();
+        let whole = self.malformed.len();
         if let Some(mut parser) = self.parser.take() {
             self.give(parser.finish(), &mut rest);
         }
-        let stopped = matches!(end.finish, FinishReason::Stop | FinishReason::StopSequence);
-        if self.calls > 0 && stopped {
+        let is_cut = self.malformed[whole..].iter().any(|call| call.fault == Fault::Unfinished);
+        let calls_tools = match end.finish {
+            FinishReason::Stop => true,
+            // Behind whole calls, or in the midst of one.
+            FinishReason::StopSequence => !is_cut,
+            FinishReason::ToolCalls | FinishReason::Length | FinishReason::Abort => false,
+        };
+        if self.calls > 0 && calls_tools {
             end.finish = FinishReason::ToolCalls;
         }
         let ParserFamily { tools, reasoning } = self.family;

@@ -4,7 +4,7 @@
 //! `--incremental-streaming-output`; which of both an event is shows in its counts. An error in a
 //! streamed request comes as the stream's first event, so that one is waited for.
 
-use crate::chat_reply::{Finish, Logprob, StopMark};
+use crate::chat_reply::{Called, Finish, Logprob, StopMark};
 use crate::pictures;
 use crate::reply_stream::{ReplyReader, streamed, whole};
 use crate::request_body::{carry, sampling_fields, schema_of, without_model_defaults};
@@ -395,7 +395,7 @@ impl ReplyReader for SglangTokenReader {
         }
         self.prompt.ended(usage, &mut extra, out);
         Ok(EngineEnd {
-            finish: self.finish.normalise(false, false),
+            finish: self.finish.normalise(Called::Nothing, false),
             engine_finish,
             stop_sequence: self.finish.stop_sequence.take(),
             usage,

@@ -218,7 +218,7 @@ impl ReplyReader for ChatReader {
         }
         let limit = at_limit(self.max_tokens, None, usage);
         Ok(EngineEnd {
-            finish: self.finish.normalise(self.events.called_tools(), limit),
+            finish: self.finish.normalise(self.events.called(), limit),
             engine_finish,
             stop_sequence: self.finish.stop_sequence.take(),
             usage,

@@ -1,6 +1,6 @@
 //! Ids and logprobs as vLLM gives them behind ids, which TensorRT-LLM does in the same shape.
 
-use crate::chat_reply::{Finish, Logprob, StopMark, WireUsage};
+use crate::chat_reply::{Called, Finish, Logprob, StopMark, WireUsage};
 use crate::pictures::Places;
 use crate::reply_stream::ReplyReader;
 use crate::token_engine::{SentPrompt, noted};
@@ -173,7 +173,7 @@ impl ReplyReader for TokenReader {
         let usage = self.usage.map_or(counted, Usage::from);
         self.prompt.ended(usage, &mut extra, out);
         Ok(EngineEnd {
-            finish: self.finish.normalise(false, false),
+            finish: self.finish.normalise(Called::Nothing, false),
             engine_finish,
             stop_sequence: self.finish.stop_sequence.take(),
             usage,

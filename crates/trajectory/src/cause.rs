@@ -289,7 +289,7 @@ impl<'a> Pair<'a> {
         let call = reply.and_then(|place| self.causes.replies.get(&place));
         call.is_some_and(|call| {
             let finish = self.causes.call(*call).meta.finish_reason.as_str();
-            matches!(finish, "length" | "abort" | "cancelled" | "error")
+            matches!(finish, "length" | "stop_sequence" | "abort" | "cancelled" | "error")
         })
     }
 

@@ -194,13 +194,15 @@ fn append(to: &mut Option<String>, text: &str) {
     to.get_or_insert_default().push_str(text);
 }
 
-/// Engines say `stop` after a call in some modes, but clients run calls only on `tool_calls`.
+/// Engines say `stop` after a call in some modes, but clients run calls only on `tool_calls`. They
+/// are not to run one in which a stop string was sampled.
 fn finish_reason(finish: FinishReason, called_tools: bool, functions: bool) -> &'static str {
     match finish {
         FinishReason::Length | FinishReason::Abort => "length",
+        FinishReason::StopSequence => "stop",
         _ if called_tools && functions => "function_call",
         _ if called_tools => "tool_calls",
-        FinishReason::Stop | FinishReason::StopSequence | FinishReason::ToolCalls => "stop",
+        FinishReason::Stop | FinishReason::ToolCalls => "stop",
     }
 }
 

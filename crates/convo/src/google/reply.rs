@@ -7,7 +7,7 @@ use super::signature::Signer;
 use super::terms::GoogleFraming;
 use crate::error::ApiError;
 use crate::reply::{
-    FinishReason, Reply, ReplyBlock, ReplyEnd, ReplyEvent, ReplyHead, Usage, parse_arguments,
+    FinishReason, Reply, ReplyBlock, ReplyEnd, ReplyEvent, ReplyHead, Usage, told_arguments,
 };
 use crate::stream::out_of_turn;
 use polar_wire::google::{
@@ -88,8 +88,10 @@ impl GoogleStream {
 
     pub(crate) fn end(&mut self, end: &ReplyEnd, out: &mut Vec<u8>) {
         let call = self.open.take();
-        let part =
-            call.as_ref().and_then(|call| self.parts.call(&call.id, &call.name, &call.arguments));
+        let is_cut = end.finish.may_cut();
+        let part = call
+            .as_ref()
+            .and_then(|call| self.parts.call((&call.id, &call.name, &call.arguments), is_cut));
         let mut parts: Vec<_> = part.into_iter().chain(self.parts.end()).collect();
         if parts.is_empty() {
             parts.push(text_part(""));
@@ -118,7 +120,7 @@ impl GoogleStream {
         let Some(call) = self.open.take() else {
             return;
         };
-        if let Some(part) = self.parts.call(&call.id, &call.name, &call.arguments) {
+        if let Some(part) = self.parts.call((&call.id, &call.name, &call.arguments), false) {
             self.chunk(part, out);
         }
     }
@@ -151,11 +153,15 @@ fn write_chunk(
 pub(crate) fn unary(head: &ReplyHead, reply: &Reply, end: &ReplyEnd) -> Vec<u8> {
     let mut writer = PartWriter::new(head);
     let mut parts = Vec::with_capacity(reply.blocks.len() + 1);
-    for block in &reply.blocks {
+    let last = reply.blocks.len().saturating_sub(1);
+    for (at, block) in reply.blocks.iter().enumerate() {
+        let is_cut = at == last && end.finish.may_cut();
         let part = match block {
             ReplyBlock::Text(text) => Some(text_part(text)),
             ReplyBlock::Reasoning(text) => writer.reasoning(text),
-            ReplyBlock::ToolCall { id, name, arguments, .. } => writer.call(id, name, arguments),
+            ReplyBlock::ToolCall { id, name, arguments, .. } => {
+                writer.call((id, name, arguments), is_cut)
+            }
         };
         parts.extend(part);
     }
@@ -197,8 +203,13 @@ impl PartWriter {
         self.include_thoughts.then(|| Part { thought: true, ..text_part(text) })
     }
 
-    fn call<'a>(&mut self, id: &'a str, name: &'a str, arguments: &'a str) -> Option<Part<'a>> {
-        let Some(args) = parse_arguments(arguments) else {
+    /// A call of an id, a name and arguments; nothing where it cannot be told.
+    fn call<'a>(
+        &mut self,
+        (id, name, arguments): (&'a str, &'a str, &'a str),
+        is_cut: bool,
+    ) -> Option<Part<'a>> {
+        let Some(args) = told_arguments(arguments, is_cut) else {
             self.malformed.push(format!("{name}({arguments})"));
             return None;
         };
@@ -213,17 +224,16 @@ impl PartWriter {
     }
 
     /// Google's servers end such a reply without the call and with this reason, on which clients
-    /// ask again. A call that the token limit cut is not the model's fault.
+    /// ask again. A call that the token limit or a stop string cut is not the model's fault.
     fn finish(&self, finish: FinishReason) -> (&'static str, Option<String>) {
         match finish {
             FinishReason::Length | FinishReason::Abort => ("MAX_TOKENS", None),
+            FinishReason::StopSequence => ("STOP", None),
             _ if !self.malformed.is_empty() => (
                 "MALFORMED_FUNCTION_CALL",
                 Some(format!("Malformed function call: {}", self.malformed.join("; "))),
             ),
-            FinishReason::Stop | FinishReason::StopSequence | FinishReason::ToolCalls => {
-                ("STOP", None)
-            }
+            FinishReason::Stop | FinishReason::ToolCalls => ("STOP", None),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::error::ApiError;
 use crate::reply::{
-    FinishReason, Reply, ReplyBlock, ReplyEnd, ReplyEvent, ReplyHead, Usage, parse_arguments,
+    FinishReason, Reply, ReplyBlock, ReplyEnd, ReplyEvent, ReplyHead, Usage, told_arguments,
 };
 use crate::stream::out_of_turn;
 use polar_wire::messages::{ContentBlock, Delta, Message, MessageEnd, StreamEvent};
@@ -22,6 +22,8 @@ pub(crate) struct MessagesStream {
     next_index: u32,
     open: Option<OpenBlock>,
     called_tools: bool,
+    /// Whether the last call has arguments.
+    has_arguments: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,7 +36,7 @@ enum OpenBlock {
 
 impl MessagesStream {
     pub(crate) fn new(head: ReplyHead) -> Self {
-        Self { head, next_index: 0, open: None, called_tools: false }
+        Self { head, next_index: 0, open: None, called_tools: false, has_arguments: false }
     }
 
     pub(crate) fn set_prompt_tokens(&mut self, tokens: u64) {
@@ -61,8 +63,8 @@ impl MessagesStream {
                 Delta::ThinkingDelta { thinking }
             }
             ReplyEvent::ToolCall { index, id, name } => {
-                self.called_tools = true;
-                let block = ContentBlock::ToolUse { id, name, input: tool_input("") };
+                (self.called_tools, self.has_arguments) = (true, false);
+                let block = ContentBlock::ToolUse { id, name, input: tool_input("", false) };
                 self.open(OpenBlock::ToolUse(*index), block, out);
                 return Ok(());
             }
@@ -70,6 +72,7 @@ impl MessagesStream {
                 if self.open != Some(OpenBlock::ToolUse(*index)) {
                     return Err(out_of_turn(*index));
                 }
+                self.has_arguments |= !fragment.trim().is_empty();
                 Delta::InputJsonDelta { partial_json: fragment }
             }
         };
@@ -82,6 +85,7 @@ impl MessagesStream {
     }
 
     pub(crate) fn end(&mut self, end: &ReplyEnd, out: &mut Vec<u8>) {
+        self.tell_missing_arguments(end.finish, out);
         self.close(out);
         let stop_reason = stop_reason(end.finish, self.called_tools);
         let delta = MessageEnd { stop_reason, stop_sequence: stop_sequence(end, stop_reason) };
@@ -91,6 +95,16 @@ impl MessagesStream {
 
     pub(crate) fn error(error: &ApiError, out: &mut Vec<u8>) {
         super::error::write_event(error, out);
+    }
+
+    /// Clients take a call without a piece of arguments for one with an empty object.
+    fn tell_missing_arguments(&self, finish: FinishReason, out: &mut Vec<u8>) {
+        let in_call = matches!(self.open, Some(OpenBlock::ToolUse(_)));
+        if in_call && !self.has_arguments && finish.may_cut() {
+            let input = tool_input("", true);
+            let delta = Delta::InputJsonDelta { partial_json: input.get() };
+            write(out, &StreamEvent::ContentBlockDelta { index: self.next_index - 1, delta });
+        }
     }
 
     fn open(&mut self, block: OpenBlock, content_block: ContentBlock<'_>, out: &mut Vec<u8>) {
@@ -122,16 +136,17 @@ fn write(out: &mut Vec<u8>, event: &StreamEvent<'_>) {
 
 pub(crate) fn unary(head: &ReplyHead, reply: &Reply, end: &ReplyEnd) -> Vec<u8> {
     let signature = signature(head);
-    let content: Vec<_> = reply
-        .blocks
-        .iter()
-        .map(|block| match block {
+    let last = reply.blocks.len().saturating_sub(1);
+    let content: Vec<_> = (0..)
+        .zip(&reply.blocks)
+        .map(|(at, block)| match block {
             ReplyBlock::Text(text) => ContentBlock::Text { text },
             ReplyBlock::Reasoning(thinking) => {
                 ContentBlock::Thinking { thinking, signature: &signature }
             }
             ReplyBlock::ToolCall { id, name, arguments, .. } => {
-                ContentBlock::ToolUse { id, name, input: tool_input(arguments) }
+                let is_cut = at == last && end.finish.may_cut();
+                ContentBlock::ToolUse { id, name, input: tool_input(arguments, is_cut) }
             }
         })
         .collect();
@@ -168,8 +183,8 @@ fn signature(head: &ReplyHead) -> String {
 }
 
 /// Arguments as the object the dialect wants, in the model's own spelling where they are one.
-fn tool_input(arguments: &str) -> Cow<'_, RawValue> {
-    if let Some(object) = parse_arguments(arguments) {
+fn tool_input(arguments: &str, is_cut: bool) -> Cow<'_, RawValue> {
+    if let Some(object) = told_arguments(arguments, is_cut) {
         return Cow::Borrowed(object);
     }
     let wrapped = serde_json::json!({ UNPARSED_ARGUMENTS: arguments });
@@ -179,8 +194,8 @@ fn tool_input(arguments: &str) -> Cow<'_, RawValue> {
 fn stop_reason(finish: FinishReason, called_tools: bool) -> &'static str {
     match finish {
         FinishReason::Length | FinishReason::Abort => "max_tokens",
-        _ if called_tools => "tool_use",
         FinishReason::StopSequence => "stop_sequence",
+        _ if called_tools => "tool_use",
         FinishReason::Stop | FinishReason::ToolCalls => "end_turn",
     }
 }

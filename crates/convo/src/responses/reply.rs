@@ -135,7 +135,8 @@ impl ResponsesStream {
 
     pub(crate) fn end(&mut self, end: &ReplyEnd, out: &mut Vec<u8>) {
         let standing = Standing::ended(end);
-        self.close(standing.status, out);
+        let last = self.reply.blocks.last().map_or(COMPLETED, |block| standing.of_last(block));
+        self.close(last, out);
         let kind = match standing.status {
             INCOMPLETE => "response.incomplete",
             _ => "response.completed",
@@ -307,19 +308,31 @@ pub(crate) fn unary(head: &ReplyHead, reply: &Reply, end: &ReplyEnd) -> Vec<u8> 
 /// How a reply stands.
 struct Standing<'a> {
     status: &'static str,
+    /// A stop string was sampled in the last call, if that is what the reply ends with.
+    cuts_a_call: bool,
     error: Option<ResponseError<'a>>,
     usage: Option<polar_wire::responses::Usage>,
 }
 
 impl Standing<'_> {
-    const IN_PROGRESS: Self = Self { status: IN_PROGRESS, error: None, usage: None };
+    const IN_PROGRESS: Self =
+        Self { status: IN_PROGRESS, cuts_a_call: false, error: None, usage: None };
 
     fn ended(end: &ReplyEnd) -> Self {
         let status = match end.finish {
             FinishReason::Length | FinishReason::Abort => INCOMPLETE,
             FinishReason::Stop | FinishReason::StopSequence | FinishReason::ToolCalls => COMPLETED,
         };
-        Self { status, error: None, usage: Some(usage(&end.usage)) }
+        let cuts_a_call = end.finish == FinishReason::StopSequence;
+        Self { status, cuts_a_call, error: None, usage: Some(usage(&end.usage)) }
+    }
+
+    /// The status of the last item.
+    fn of_last(&self, block: &ReplyBlock) -> &'static str {
+        match block {
+            ReplyBlock::ToolCall { .. } if self.cuts_a_call => INCOMPLETE,
+            _ => self.status,
+        }
     }
 }
 
@@ -330,7 +343,10 @@ fn response<'a>(
     standing: &'a Standing<'a>,
 ) -> Response<'a> {
     let last = blocks.len().saturating_sub(1);
-    let status = |index: usize| if index == last { standing.status } else { COMPLETED };
+    let status = |index: usize, block| match index == last {
+        true => standing.of_last(block),
+        false => COMPLETED,
+    };
     let items = blocks.iter().enumerate();
     Response {
         id: &head.id,
@@ -339,7 +355,7 @@ fn response<'a>(
         error: standing.error,
         incomplete_reason: (standing.status == INCOMPLETE).then_some("max_output_tokens"),
         model: &head.model,
-        output: items.map(|(i, block)| item(head, terms, i, block, status(i))).collect(),
+        output: items.map(|(i, block)| item(head, terms, i, block, status(i, block))).collect(),
         usage: standing.usage,
         echo: &terms.echo,
     }

@@ -5,6 +5,7 @@
 mod auth;
 mod capture;
 mod chat;
+mod cut_calls;
 mod edited_history;
 mod hand_engine;
 mod history;

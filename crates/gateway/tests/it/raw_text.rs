@@ -37,7 +37,7 @@ default:
 
 /// Who takes replies apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Parsed {
+pub(crate) enum Parsed {
     ByEngine,
     /// Of the text that the engine gives.
     HereOfText,
@@ -46,7 +46,12 @@ enum Parsed {
 }
 
 async fn before_simulator(parsed: Parsed) -> (Rig, SimulatorHandle) {
-    let policy = Policy::from_yaml(POLICY).unwrap();
+    before(parsed, POLICY).await
+}
+
+/// A gateway before an engine that replies by a policy.
+pub(crate) async fn before(parsed: Parsed, policy: &str) -> (Rig, SimulatorHandle) {
+    let policy = Policy::from_yaml(policy).unwrap();
     let parses = parsed == Parsed::ByEngine;
     let config = SimulatorConfig {
         policy,
@@ -62,7 +67,7 @@ async fn before_simulator(parsed: Parsed) -> (Rig, SimulatorHandle) {
 }
 
 /// The same two tools in each dialect.
-fn offer(path: &str, body: &mut Value) {
+pub(crate) fn offer(path: &str, body: &mut Value) {
     let schema = json!({"type": "object", "properties": {"path": {"type": "string"}}});
     let tools = ["look", "now"].map(|name| match path {
         "/v1/messages" => json!({"name": name, "input_schema": schema}),
@@ -80,7 +85,7 @@ fn offer(path: &str, body: &mut Value) {
 }
 
 /// All JSON of a body, whole or as a stream of events.
-fn documents(body: &str) -> Vec<Value> {
+pub(crate) fn documents(body: &str) -> Vec<Value> {
     match serde_json::from_str(body) {
         Ok(whole) => vec![whole],
         Err(_) => {
@@ -93,7 +98,7 @@ fn documents(body: &str) -> Vec<Value> {
 }
 
 /// The calls a harness reads: names, and arguments as text.
-fn calls(path: &str, body: &str) -> Vec<(String, String)> {
+pub(crate) fn calls(path: &str, body: &str) -> Vec<(String, String)> {
     let mut calls: Vec<(String, String)> = Vec::new();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     for document in documents(body) {
@@ -123,7 +128,9 @@ fn calls(path: &str, body: &str) -> Vec<(String, String)> {
         } else if path == "/v1/responses" {
             let output =
                 document["output"].as_array().or(document["response"]["output"].as_array());
-            let complete = document["type"].is_null() || document["type"] == "response.completed";
+            let last = ["response.completed", "response.incomplete"];
+            let is_last = document["type"].as_str().is_some_and(|kind| last.contains(&kind));
+            let complete = document["type"].is_null() || is_last;
             for item in output.into_iter().flatten().filter(|_| complete) {
                 if item["type"] == "function_call" {
                     calls.push((text(&item["name"]), text(&item["arguments"])));
@@ -145,7 +152,7 @@ fn parsed(calls: &[(String, String)]) -> Vec<(&str, Value)> {
     calls.iter().map(|(name, arguments)| (name.as_str(), parse(arguments))).collect()
 }
 
-async fn ask(rig: &Rig, secret: &str, path: &str, body: &Value) -> String {
+pub(crate) async fn ask(rig: &Rig, secret: &str, path: &str, body: &Value) -> String {
     let response = within("the reply", rig.post(path, secret, body).send()).await.unwrap();
     assert_eq!(response.status(), 200);
     within("the body", response.text()).await.unwrap()

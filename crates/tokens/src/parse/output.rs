@@ -169,8 +169,13 @@ impl Output {
         }
     }
 
-    /// Ends the open call, which was written as `raw`.
+    /// Ends the open call, which was written as `raw`. One that the reply ended in behind its
+    /// arguments is whole, but for its end.
     pub(super) fn end_call(&mut self, fault: Option<Fault>, raw: &str) {
+        let fault = match fault {
+            Some(Fault::Unfinished) if self.arguments_fault().is_none() => Some(Fault::Unclosed),
+            other => other,
+        };
         let Some(call) = self.open.take() else { return };
         self.events.push(ParsedEvent::CallEnd { index: call.index });
         if let Some(fault) = fault {
