@@ -12,9 +12,12 @@
 //! Pure; whoever serves the session owns it, and asks before and after each call. Every reply is
 //! kept once, so that memory grows with what is sampled and not with how often it is sent.
 
+mod lost;
+
 use crate::arguments::say_the_same;
+use crate::reply::parse_arguments;
 use crate::responses;
-use crate::{Block, Message, Reply, Request, ResponsesTerms, Role};
+use crate::{Block, Dialect, Message, Reply, Request, ResponsesTerms, Role};
 use polar_types::HistoryPolicy;
 use serde::Serialize;
 use std::collections::hash_map::DefaultHasher;
@@ -28,12 +31,18 @@ pub struct TurnMemory {
     turns: Vec<Told>,
     /// Turns by the ids of their calls. Some engines count ids anew in each conversation.
     by_call: HashMap<String, Vec<usize>>,
-    /// Turns without calls, by the print of their text.
+    /// Turns without calls that a client was told of, by the print of their text.
     by_text: HashMap<u64, Vec<usize>>,
+    /// Turns by the names of the calls that a client was told of.
+    by_names: HashMap<u64, Vec<usize>>,
+    /// Turns of which a client was told nothing, by the place that they stand in.
+    untold: HashMap<u64, Vec<usize>>,
     /// Edits that are in a record already.
     reported: HashSet<Edit>,
     /// Tools that a harness names in the place of one that it could not call.
     stand_ins: HashSet<String>,
+    /// The engine is asked with ids, to which a call may be cut. In messages it would be refused.
+    keeps_cut_calls: bool,
 }
 
 /// A reply that was told.
@@ -44,7 +53,12 @@ struct Told {
     /// Arguments as the decoder spells them where the client knows a call in another form, by
     /// the call's place among the calls.
     told_as: HashMap<usize, String>,
+    /// Places of the calls that the client's dialect has no place for: cut and malformed ones.
+    untold_calls: HashSet<usize>,
     place: Place,
+    /// How many messages it answers, and what they begin with.
+    asked: usize,
+    front: u64,
     /// The last turn that was known again in the history it was sampled behind.
     behind: Option<usize>,
 }
@@ -94,7 +108,7 @@ pub struct Restored {
     /// Calls whose arguments were spelled otherwise.
     #[serde(skip_serializing_if = "is_zero")]
     pub arguments: u32,
-    /// Calls in whose place the harness had put one of its own.
+    /// Calls in whose place the harness had put one of its own, or that its dialect has no place for.
     #[serde(skip_serializing_if = "is_zero")]
     pub calls: u32,
     /// Turns whose reasoning was dropped or trimmed.
@@ -103,6 +117,12 @@ pub struct Restored {
     /// Turns whose text had lost blanks around it.
     #[serde(skip_serializing_if = "is_zero")]
     pub text: u32,
+    /// Calls that had other ids than those that were told, or none.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub ids: u32,
+    /// Turns that were left out, because a client was told nothing of them.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub turns: u32,
 }
 
 /// What was changed.
@@ -128,7 +148,10 @@ fn is_zero(count: &u32) -> bool {
 /// What is kept of a request until it is answered.
 #[derive(Debug)]
 pub struct Asked {
+    dialect: Dialect,
     place: Place,
+    asked: usize,
+    front: u64,
     behind: Option<usize>,
     edits: Vec<Edit>,
     terms: Option<Arc<ResponsesTerms>>,
@@ -138,6 +161,9 @@ impl Asked {
     /// Of a request as it goes to the engine.
     pub fn of(request: &Request) -> Self {
         Self {
+            dialect: request.dialect,
+            asked: request.messages.len(),
+            front: lost::front_of(request),
             place: request.messages.iter().fold(Place::default(), Place::behind),
             behind: request.history.last,
             edits: request.history.edits.clone(),
@@ -151,6 +177,13 @@ impl TurnMemory {
     /// run.
     pub fn new(stand_ins: HashSet<String>) -> Self {
         Self { stand_ins, ..Self::default() }
+    }
+
+    /// Puts calls back as well that a client could not be told because they were cut. For engines
+    /// that are asked with ids.
+    #[must_use]
+    pub fn keeping_cut_calls(self, keeps_cut_calls: bool) -> Self {
+        Self { keeps_cut_calls, ..self }
     }
 
     /// Notes the reply to a request. To be called before the client gets to know of its end.
@@ -169,23 +202,33 @@ impl TurnMemory {
                 told_as.insert(at, other);
             }
         }
-        if calls(&blocks).next().is_none() {
-            let said = Said::of(&blocks);
-            if said.is_silent() && said.reasoning.is_empty() {
-                return;
-            }
+        let untold_calls = untold_calls(asked.dialect, &blocks);
+        let Asked { place, behind, asked, front, .. } = asked;
+        let told = Told { blocks, told_as, untold_calls, place, asked, front, behind };
+        let names: Vec<_> = told.told_calls().map(|(_, _, name, _)| name).collect();
+        if names.is_empty() {
+            let said = Said::of(&told.blocks);
             self.by_text.entry(print(said.text.trim())).or_default().push(turn);
+            if said.is_silent() {
+                self.untold.entry(place.path).or_default().push(turn);
+            }
+        } else {
+            self.by_names.entry(print(names)).or_default().push(turn);
         }
-        let Asked { place, behind, .. } = asked;
-        self.turns.push(Told { blocks, told_as, place, behind });
+        self.turns.push(told);
     }
 
     /// Puts back what the model said, where a request's history has lost it.
     pub fn restore(&self, request: &mut Request, policy: HistoryPolicy) {
+        let back = match policy {
+            HistoryPolicy::AsSent => lost::PutBack::default(),
+            HistoryPolicy::Sampled | HistoryPolicy::Template => self.put_back(request),
+        };
         let turns = self.turns_of(&request.messages);
         let last = turns.iter().rev().flatten().find(|(_, is_sure)| *is_sure);
         let last = last.map(|(turn, _)| *turn);
         let mut report = HistoryReport { last, ..HistoryReport::default() };
+        (report.restored.ids, report.restored.turns) = (back.ids, back.turns);
         let mut given = HashSet::new();
         for (message, turn) in request.messages.iter_mut().zip(turns) {
             let Some((turn, is_sure)) = turn else { continue };
@@ -194,7 +237,7 @@ impl TurnMemory {
             told.restore_calls(message, gives_back.then_some(&self.stand_ins), &mut report);
             // A turn that a harness has taken apart has its reasoning once.
             if gives_back && given.insert(turn) {
-                told.restore_rest(message, &mut report);
+                told.restore_rest(message, self.keeps_cut_calls, &mut report);
             }
         }
         report.edits.retain(|edit| !self.reported.contains(edit));
@@ -235,10 +278,8 @@ impl TurnMemory {
     fn is_turn(&self, turn: usize, message: &Message, place: Place) -> bool {
         let told = &self.turns[turn];
         let (sent, said) = (Said::of(&message.blocks), Said::of(&told.blocks));
-        let ids =
-            |blocks: &[Block]| calls(blocks).map(|(id, ..)| id.to_owned()).collect::<Vec<_>>();
         told.place.path == place.path
-            && ids(&message.blocks) == ids(&told.blocks)
+            && told.has_calls_of(&message.blocks).is_some()
             && said.text.trim() == sent.text.trim()
             && told.says_all(&message.blocks, &self.stand_ins)
     }
@@ -300,6 +341,22 @@ impl TurnMemory {
 }
 
 impl Told {
+    /// Place, id, name and arguments of each call that a client was told of.
+    fn told_calls(&self) -> impl Iterator<Item = (usize, &str, &str, &str)> {
+        let calls = calls(&self.blocks).enumerate();
+        let told = calls.filter(|(at, _)| !self.untold_calls.contains(at));
+        told.map(|(at, (id, name, arguments))| (at, id, name, arguments))
+    }
+
+    /// Whether calls that were sent are those of this turn: all, or those that were told.
+    fn has_calls_of(&self, sent: &[Block]) -> Option<Has> {
+        let sent = || calls(sent).map(|(id, ..)| id);
+        if sent().eq(calls(&self.blocks).map(|(id, ..)| id)) {
+            return Some(Has::All);
+        }
+        sent().eq(self.told_calls().map(|(_, id, ..)| id)).then_some(Has::Told)
+    }
+
     /// Place among the calls of the one that has an id, of those that share it the `nth`. A
     /// model may write an id twice.
     fn place_of(&self, id: &str, nth: usize) -> Option<usize> {
@@ -372,13 +429,14 @@ impl Told {
         }
     }
 
-    fn restore_rest(&self, message: &mut Message, report: &mut HistoryReport) {
+    fn restore_rest(
+        &self,
+        message: &mut Message,
+        keeps_cut_calls: bool,
+        report: &mut HistoryReport,
+    ) {
         let (sent, sampled) = (Said::of(&message.blocks), Said::of(&self.blocks));
-        let same_calls =
-            calls(&message.blocks).map(|call| call.0).eq(calls(&self.blocks).map(|call| call.0));
-        if sent.more || !same_calls {
-            return;
-        }
+        let Some(has) = self.has_calls_of(&message.blocks).filter(|_| !sent.more) else { return };
         let text = Change::between(&sampled.text, &sent.text);
         let reasoning = sampled.change_of_reasoning(&sent);
         report.edited.text += u32::from(text == Change::Other);
@@ -389,30 +447,58 @@ impl Told {
                 let text = sampled.reasoning;
                 message.blocks.insert(0, Block::Reasoning { text, signature: None });
             }
+            _ if has == Has::Told && keeps_cut_calls && text != Change::Other => {
+                self.replace(message, true);
+                report.restored.calls += self.untold_calls.len() as u32;
+            }
             (Change::Other, _) | (Change::None, Change::None | Change::Other) => return,
-            (Change::Lost, _) | (_, Change::Lost) => self.replace(message),
+            (Change::Lost, _) | (_, Change::Lost) => self.replace(message, false),
         }
         report.restored.reasoning += u32::from(reasoning == Change::Lost);
         report.restored.text += u32::from(text == Change::Lost);
     }
 
-    /// All as it was sampled, but for the calls, which are restored each by itself.
-    fn replace(&self, message: &mut Message) {
+    /// All as it was sampled, but for the calls, which are restored each by itself; with those that
+    /// the client was not told of, or without.
+    fn replace(&self, message: &mut Message, with_untold: bool) {
         let mut sent: Vec<_> = message
             .blocks
             .drain(..)
             .filter(|block| matches!(block, Block::ToolCall { .. }))
             .rev()
             .collect();
-        message.blocks = self
-            .blocks
-            .iter()
-            .filter_map(|block| match block {
-                Block::ToolCall { .. } => sent.pop(),
-                other => Some(other.clone()),
-            })
-            .collect();
+        let mut place = 0;
+        let mut restored = |block: &Block| {
+            if !matches!(block, Block::ToolCall { .. }) {
+                return Some(block.clone());
+            }
+            let is_untold = with_untold && self.untold_calls.contains(&place);
+            place += 1;
+            if is_untold { Some(block.clone()) } else { sent.pop() }
+        };
+        message.blocks = self.blocks.iter().filter_map(&mut restored).collect();
     }
+}
+
+/// Which calls of a turn were sent.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Has {
+    All,
+    /// All but those that the client was not told of.
+    Told,
+}
+
+/// The calls that a dialect has no place for: Google's has none for arguments that are no object. The
+/// last one without any may have been told or not, by whether the reply's end cut it.
+fn untold_calls(dialect: Dialect, blocks: &[Block]) -> HashSet<usize> {
+    if dialect != Dialect::Google {
+        return HashSet::new();
+    }
+    let last = calls(blocks).count().saturating_sub(1);
+    let is_untold = |(at, (_, _, arguments)): &(usize, (&str, &str, &str))| {
+        parse_arguments(arguments).is_none() || (*at == last && arguments.trim().is_empty())
+    };
+    calls(blocks).enumerate().filter(is_untold).map(|(at, _)| at).collect()
 }
 
 /// How a text came back.

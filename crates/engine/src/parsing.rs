@@ -161,12 +161,15 @@ impl ReplyParsing {
         }
     }
 
+    /// What a piece of the reply's text says.
+    pub(crate) fn read(&mut self, text: &str, out: &mut Vec<ReplyEvent>) {
+        let parsed = self.parser().push(text);
+        self.give(parsed, out);
+    }
+
     fn take_event(&mut self, event: ReplyEvent, out: &mut Vec<ReplyEvent>) {
         match event {
-            ReplyEvent::Text(text) => {
-                let parsed = self.parser().push(&text);
-                self.give(parsed, out);
-            }
+            ReplyEvent::Text(text) => self.read(&text, out),
             other => {
                 self.engine_reasoned |= matches!(other, ReplyEvent::Reasoning(_));
                 self.engine_calls += u32::from(matches!(other, ReplyEvent::ToolCall { .. }));

@@ -90,7 +90,9 @@ impl Session {
             calls: AtomicU32::new(0),
             sampled_tokens: AtomicU64::new(0),
             responses: Mutex::default(),
-            turns: Mutex::new(TurnMemory::new(stand_ins)),
+            turns: Mutex::new(
+                TurnMemory::new(stand_ins).keeping_cut_calls(engine.token_mode().is_some()),
+            ),
             prompts: engine
                 .token_mode()
                 .map(|mode| Arc::new(SessionPrompts::new(Arc::clone(mode), options.history))),

@@ -3,6 +3,7 @@
 //! Text, reasoning and calls are made of the sampled ids. Owns no session state: who serves a
 //! session makes its prompts with [`TokenMode::prompts`] and remembers what was sampled.
 
+mod reply_text;
 mod start;
 
 pub use start::{Disagreement, TokenModeError, TokenModeOptions};
@@ -10,16 +11,17 @@ pub use start::{Disagreement, TokenModeError, TokenModeOptions};
 use crate::parsing::ReplyParsing;
 use crate::prompt_end::ReasoningMarks;
 use crate::{
-    Engine, EngineError, EngineEvent, EngineInfo, EngineKind, EngineStream, GenerateRequest,
-    SampleRequest, TokenEngine, TokenModeInfo,
+    Engine, EngineError, EngineInfo, EngineKind, EngineStream, GenerateRequest, SampleRequest,
+    TokenEngine, TokenModeInfo,
 };
 use async_trait::async_trait;
 use futures_util::{StreamExt, stream};
-use polar_convo::{ReplyEvent, Request};
+use polar_convo::Request;
 use polar_tokens::detokenizer::Detokenizer;
-use polar_tokens::parse::ParserFamily;
+use polar_tokens::parse::{ParserFamily, ReasoningFormat};
 use polar_tokens::prompt::PromptRenderer;
 use polar_types::ErrorClass;
+use reply_text::{ReasoningIds, ReplyText};
 use std::sync::Arc;
 
 /// An engine that is used in token mode.
@@ -96,6 +98,7 @@ impl TokenMode {
         }
         let GenerateRequest { request, request_id } = asked;
         let start = self.marks.start(&prompt).unwrap_or_default();
+        let reasons = self.family.reasoning != ReasoningFormat::None;
         let mut reply = ReplyText {
             text: Detokenizer::new(
                 Arc::clone(self.prompts.tokenizer()),
@@ -104,6 +107,7 @@ impl TokenMode {
                 request.sampling.stop.clone(),
             ),
             parsing: ReplyParsing::new(self.family, start, &request, &request_id),
+            reasoning: reasons.then(|| ReasoningIds::new(self.prompts.tokenizer())),
         };
         let mut rest = request.rest;
         // The prompt is made with them.
@@ -172,35 +176,4 @@ impl Engine for InTokenMode {
 
 fn takes_no_ids() -> EngineError {
     EngineError::new(ErrorClass::Invalid, "this engine takes no token ids; use chat mode")
-}
-
-/// What the ids of one reply say.
-struct ReplyText {
-    text: Detokenizer,
-    parsing: ReplyParsing,
-}
-
-type Event = Result<EngineEvent, EngineError>;
-
-impl ReplyText {
-    fn take(&mut self, event: Event) -> Vec<Event> {
-        match event {
-            Ok(EngineEvent::Chunk { ids, logprobs, .. }) => {
-                let text = self.text.push(&ids);
-                self.parsing.take(Ok(EngineEvent::Chunk { events: said(text), ids, logprobs }))
-            }
-            Ok(EngineEvent::End(end)) => {
-                let events = said(self.text.finish());
-                let rest = EngineEvent::Chunk { events, ids: Vec::new(), logprobs: Vec::new() };
-                let mut last = self.parsing.take(Ok(rest));
-                last.extend(self.parsing.take(Ok(EngineEvent::End(end))));
-                last
-            }
-            other => vec![other],
-        }
-    }
-}
-
-fn said(text: String) -> Vec<ReplyEvent> {
-    (!text.is_empty()).then_some(ReplyEvent::Text(text)).into_iter().collect()
 }

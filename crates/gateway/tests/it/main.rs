@@ -10,6 +10,7 @@ mod edited_history;
 mod hand_engine;
 mod history;
 mod limits;
+mod lost_turns;
 mod raw_text;
 mod responses;
 mod stream;

@@ -97,6 +97,19 @@ pub(crate) fn documents(body: &str) -> Vec<Value> {
     }
 }
 
+/// How many tokens are said to be reasoning.
+fn thought(told: &str) -> Option<u64> {
+    const PLACES: [&str; 4] = [
+        "/usage/completion_tokens_details/reasoning_tokens",
+        "/usage/output_tokens_details/reasoning_tokens",
+        "/response/usage/output_tokens_details/reasoning_tokens",
+        "/usageMetadata/thoughtsTokenCount",
+    ];
+    documents(told).into_iter().rev().find_map(|document| {
+        PLACES.iter().find_map(|place| document.pointer(place).and_then(Value::as_u64))
+    })
+}
+
 /// The calls a harness reads: names, and arguments as text.
 pub(crate) fn calls(path: &str, body: &str) -> Vec<(String, String)> {
     let mut calls: Vec<(String, String)> = Vec::new();
@@ -183,6 +196,13 @@ async fn same_as_by_engine(parsed_here: Parsed) {
                 let (given, expected) = (calls(path, &from_raw), calls(path, &from_own));
                 assert!(!expected.is_empty(), "{path}: {from_own}");
                 assert_eq!(parsed(&given), parsed(&expected), "{path} {stream}");
+                if parsed_here == Parsed::HereOfIds {
+                    let [here, there] = [&from_raw, &from_own].map(|told| thought(told));
+                    assert_eq!(here, there, "{path} {stream}: {from_raw}");
+                    // Chat's streams tell usage where it is asked for, Anthropic counts no reasoning.
+                    let tells = path != "/v1/messages" && !(stream && path.contains("/chat/"));
+                    assert!(!tells || here > Some(0), "{path}: {from_raw}");
+                }
                 if instruction == "odd spacing" && path != "/v1/messages" && !path.contains("beta")
                 {
                     assert_eq!(given[0].1, "{\"path\" :\"a\\u0062\",\n  \"n\": 1.0}", "{path}");
