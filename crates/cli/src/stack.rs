@@ -254,7 +254,7 @@ pub(crate) async fn node_config(settings: NodeSettings) -> Result<NodeConfig> {
         server: settings.server,
         state_dir: settings.state,
         cache_dir: paths::cache()?,
-        slots: Slots { prepare: ahead, ready: ahead, run, grade: ahead },
+        slots: Slots { prepare: ahead, ready: ahead, run, grade: ahead, warm: run },
         gateway_listen: settings.gateway_listen,
         control_listen,
         control_token,

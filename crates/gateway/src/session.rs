@@ -12,6 +12,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 /// How to open a session.
@@ -50,6 +52,8 @@ pub(crate) struct Session {
     journal: Mutex<Option<JournalWriter>>,
     running: Mutex<HashMap<u64, SharedCall>>,
     next_call: AtomicU64,
+    /// When the harness asked for the first time.
+    first_call: watch::Sender<Option<Instant>>,
     closing: AtomicBool,
     /// Request headers by which the harness's rules tell who made a call.
     evidence: Vec<String>,
@@ -85,6 +89,7 @@ impl Session {
             journal: Mutex::new(Some(journal)),
             running: Mutex::default(),
             next_call: AtomicU64::new(0),
+            first_call: watch::Sender::new(None),
             closing: AtomicBool::new(false),
             closed: CancellationToken::new(),
             calls: AtomicU32::new(0),
@@ -134,6 +139,10 @@ impl Session {
         let key = self.next_call.fetch_add(1, Ordering::Relaxed);
         let shared = Arc::new(Mutex::new(Some(call)));
         running.insert(key, shared.clone());
+        self.first_call.send_if_modified(|first| match first {
+            Some(_) => false,
+            None => first.replace(Instant::now()).is_none(),
+        });
         Ok((key, shared))
     }
 
@@ -216,6 +225,17 @@ impl SessionHandle {
             sampled_tokens: self.session.sampled_tokens.load(Ordering::Relaxed),
             running: u32::try_from(lock(&self.session.running).len()).unwrap_or(u32::MAX),
         }
+    }
+
+    /// When its first call came in; none yet when absent.
+    pub fn first_call_at(&self) -> Option<Instant> {
+        *self.session.first_call.borrow()
+    }
+
+    /// Returns when the first call has come in.
+    pub async fn called(&self) {
+        // The session holds the sender, and this the session.
+        let _ = self.session.first_call.subscribe().wait_for(Option::is_some).await;
     }
 
     /// Makes the secret invalid, ends running calls as undelivered and seals the journal,

@@ -222,6 +222,11 @@ impl SandboxProvider for ApptainerProvider {
         tried
     }
 
+    async fn get_image(&self, image: &str) -> Result<(), SandboxError> {
+        let mark = self.holdings.mark("image");
+        self.images.get(&self.config, self.helper_path()?, image, &mark).await.map(drop)
+    }
+
     async fn create(&self, mut spec: SandboxSpec) -> Result<Box<dyn Sandbox>, SandboxError> {
         Runtime::Apptainer.refuse(&spec)?;
         spec.mounts = mounts::resolve(&spec.mounts, &self.config.allowed_mounts)?;

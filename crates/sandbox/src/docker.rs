@@ -163,6 +163,10 @@ impl SandboxProvider for DockerProvider {
         self.daemon.check().await
     }
 
+    async fn get_image(&self, image: &str) -> Result<(), SandboxError> {
+        self.daemon.get_image(image).await
+    }
+
     async fn create(&self, mut spec: SandboxSpec) -> Result<Box<dyn Sandbox>, SandboxError> {
         self.config.engine.runtime().refuse(&spec)?;
         spec.mounts = mounts::resolve(&spec.mounts, &self.config.allowed_mounts)?;

@@ -140,7 +140,7 @@ pub enum Content {
 }
 
 /// Why something could not be done.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, thiserror::Error)]
 #[error("{action}: {message}")]
 pub struct SandboxError {
     /// What was being done, for example `start container`.
@@ -171,6 +171,13 @@ pub trait SandboxProvider: Send + Sync {
 
     /// Whether it works on this machine; the error says what is missing and how to get it.
     async fn check(&self) -> Result<(), SandboxError>;
+
+    /// Gets an image onto this machine, so that making a sandbox of it need not. Does nothing
+    /// when it is there, or where there are no images.
+    async fn get_image(&self, image: &str) -> Result<(), SandboxError> {
+        let _ = image;
+        Ok(())
+    }
 
     /// Makes a sandbox and leaves it running, ready for [`Sandbox::exec`].
     async fn create(&self, spec: SandboxSpec) -> Result<Box<dyn Sandbox>, SandboxError>;

@@ -6,22 +6,29 @@
 //! sandbox) it gives back on every way out. Its sandbox is removed behind its back, so
 //! that a slow removal holds up no result.
 
-use crate::control::{self, Control, Progress};
+use crate::control::{Control, Progress};
 use crate::failure::Stop;
 use crate::folder::AttemptFolder;
 use crate::harness::{HarnessAdapter, Installer, RenderedHarness};
+use crate::images::Images;
+use crate::maker::{Deadline, Leftovers, Maker};
 use crate::pools::{Pools, Slot};
-use crate::removal::{Creation, Remains, Removal};
+use crate::removal::{Remains, Removal};
 use crate::report::{self, Ending, Facts};
+use crate::warming::{Order, Warming};
 use polar_gateway::{Gateway, SessionHandle};
 use polar_sandbox::{Exec, ExecEnd, Sandbox, SandboxProvider};
-use polar_types::{ErrorClass, Lease, NodeId, SessionReport, Side, Slots, Stage, StageTimes};
+use polar_types::{
+    ErrorClass, EvaluatorSpec, GradingSandbox, Lease, NodeId, PrepareStep, SessionReport, Side,
+    Slots, Stage, StageTimes,
+};
 use std::future::Future;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 /// What all attempts of a node share.
 pub struct RunnerConfig {
@@ -48,6 +55,7 @@ pub struct RunnerConfig {
 pub struct SessionRunner {
     pub(crate) config: Arc<RunnerConfig>,
     pub(crate) installer: Installer,
+    images: Images,
     pools: Pools,
 }
 
@@ -60,14 +68,12 @@ pub enum Ended {
     Abandoned,
 }
 
-/// How much later than its own timeout a command must have ended.
-const EXEC_GRACE: Duration = Duration::from_secs(60);
-
 impl SessionRunner {
     /// Sets the stages up.
     pub fn new(config: RunnerConfig) -> Self {
         let installer = Installer::new(&config.cache);
-        Self { pools: Pools::new(config.slots), config: Arc::new(config), installer }
+        let pools = Pools::new(config.slots);
+        Self { pools, config: Arc::new(config), installer, images: Images::default() }
     }
 
     /// Places of all stages that sessions hold now.
@@ -85,17 +91,26 @@ impl SessionRunner {
         control: watch::Receiver<Control>,
         progress: Arc<watch::Sender<Progress>>,
     ) -> (Ended, Removal) {
+        let maker = Maker {
+            config: self.config.clone(),
+            images: self.images.clone(),
+            runtime: Arc::new(lease.task.runtime.clone()),
+            logs: folder.logs(),
+            control,
+            given_up: CancellationToken::new(),
+            leftovers: Leftovers::default(),
+        };
         let mut attempt = Attempt {
             runner: self.clone(),
             lease,
             folder,
-            control,
+            maker,
             progress,
             times: StageTimes::default(),
             adapter: None,
             sandbox: None,
             grader: None,
-            unfinished: Vec::new(),
+            warming: None,
             proxy: None,
             evaluator: crate::evaluator::Programs::default(),
             exec_end: None,
@@ -122,15 +137,15 @@ pub(crate) struct Attempt {
     pub(crate) runner: SessionRunner,
     pub(crate) lease: Lease,
     pub(crate) folder: AttemptFolder,
-    control: watch::Receiver<Control>,
+    pub(crate) maker: Maker,
     progress: Arc<watch::Sender<Progress>>,
-    times: StageTimes,
+    pub(crate) times: StageTimes,
     pub(crate) adapter: Option<HarnessAdapter>,
     pub(crate) sandbox: Option<Box<dyn Sandbox>>,
     /// The one that its result is graded in, where that is another.
     pub(crate) grader: Option<Box<dyn Sandbox>>,
-    /// Sandboxes that were still being made when the attempt had to end.
-    pub(crate) unfinished: Vec<Creation>,
+    /// The same while nothing is graded yet.
+    pub(crate) warming: Option<Warming>,
     pub(crate) proxy: Option<SessionHandle>,
     pub(crate) evaluator: crate::evaluator::Programs,
     exec_end: Option<ExecEnd>,
@@ -154,10 +169,14 @@ impl Attempt {
         self.times.ready_seconds = since.elapsed().as_secs_f64();
 
         let slot = slot??;
+        self.warm_grader();
         let since = Instant::now();
         let end = self.run(harness).await;
         self.times.run_seconds = since.elapsed().as_secs_f64();
         drop(slot);
+        let first_call = self.proxy.as_ref().and_then(SessionHandle::first_call_at);
+        self.times.harness_start_seconds =
+            first_call.map(|at| at.saturating_duration_since(since).as_secs_f64());
         self.exec_end = Some(end?);
 
         // From here on no call can come in: what is graded is what the journal holds.
@@ -170,6 +189,22 @@ impl Attempt {
         self.grade = grade?;
         self.waits(Stage::Grade, "its trajectory");
         Ok(slot)
+    }
+
+    /// Has the grader's sandbox made while the agent runs.
+    fn warm_grader(&mut self) {
+        let task = &self.lease.task;
+        let is_needed = !matches!(task.evaluator, EvaluatorSpec::None {})
+            && task.grading_sandbox() == GradingSandbox::Fresh;
+        let Some(proxy) = self.proxy.clone().filter(|_| is_needed) else { return };
+        let order = Order {
+            maker: self.maker.clone(),
+            recipe: self.grader_recipe(1),
+            seconds: task.budgets.prepare_seconds,
+            pools: self.runner.pools.clone(),
+            progress: self.progress.clone(),
+        };
+        self.warming = Some(Warming::start(order, proxy));
     }
 
     /// The harness, within its own budget, which starts now.
@@ -205,21 +240,26 @@ impl Attempt {
         doing: &str,
         exec: Exec,
     ) -> Result<ExecEnd, Stop> {
-        let limit = exec.timeout + EXEC_GRACE;
-        let work = tokio::time::timeout(limit, sandbox.exec(exec));
-        match self.unless_stopped(work).await? {
-            Ok(Ok(end)) => Ok(end),
-            Ok(Err(error)) => Err(Stop::failed(
-                Side::Sandbox,
-                ErrorClass::Unavailable,
-                format!("{doing}: {error}"),
-            )),
-            Err(_) => Err(Stop::failed(
-                Side::Sandbox,
-                ErrorClass::Timeout,
-                format!("{doing}: the sandbox did not end the command at its timeout"),
-            )),
-        }
+        self.maker.exec(sandbox, doing, exec).await
+    }
+
+    /// Does set-up steps in one of its sandboxes, up to the first that fails.
+    pub(crate) async fn set_up(
+        &self,
+        deadline: Deadline,
+        sandbox: &dyn Sandbox,
+        steps: &[PrepareStep],
+    ) -> Result<(), Stop> {
+        self.maker.set_up(deadline, sandbox, steps).await
+    }
+
+    pub(crate) async fn within<T>(
+        &self,
+        deadline: Deadline,
+        doing: &str,
+        work: impl Future<Output = T>,
+    ) -> Result<T, Stop> {
+        self.maker.within(deadline, doing, work).await
     }
 
     pub(crate) fn open_sandbox(&self) -> Result<&dyn Sandbox, Stop> {
@@ -233,7 +273,7 @@ impl Attempt {
     }
 
     pub(crate) async fn unless_stopped<T>(&self, work: impl Future<Output = T>) -> Result<T, Stop> {
-        Ok(control::unless_stopped(&self.control, work).await?)
+        self.maker.unless_stopped(work).await
     }
 
     /// Ends running calls and completes the journal.
@@ -254,7 +294,8 @@ impl Attempt {
     fn remains(&mut self) -> Remains {
         Remains {
             sandboxes: self.sandbox.take().into_iter().chain(self.grader.take()).collect(),
-            unfinished: std::mem::take(&mut self.unfinished),
+            warming: self.warming.take(),
+            leftovers: self.maker.leftovers.clone(),
         }
     }
 

@@ -5,7 +5,7 @@
 //!                               artifacts/    what is delivered: journal, logs, diff, …
 //!                               logs/         outputs that are only for error messages
 //!                               sandbox/      the sandbox's own
-//!                               grader-sandbox/  that of the one it is graded in
+//!                               grader-sandbox1/  that of the one it is graded in
 //!                               report.json   written when it has ended
 //! ```
 //!
@@ -90,7 +90,11 @@ impl AttemptFolder {
 
     /// A file that is kept for error messages only.
     pub(crate) fn log(&self, name: &str) -> PathBuf {
-        self.root.join("logs").join(name)
+        self.logs().join(name)
+    }
+
+    pub(crate) fn logs(&self) -> PathBuf {
+        self.root.join("logs")
     }
 
     /// The sandbox's own folder.
@@ -98,9 +102,9 @@ impl AttemptFolder {
         self.root.join("sandbox")
     }
 
-    /// The folder of the sandbox that the result is graded in.
-    pub(crate) fn grader_sandbox(&self) -> PathBuf {
-        self.root.join("grader-sandbox")
+    /// The folder of a sandbox that the result is graded in.
+    pub(crate) fn grader_sandbox(&self, number: u32) -> PathBuf {
+        self.root.join(format!("grader-sandbox{number}"))
     }
 
     /// Keeps the report over a restart.

@@ -21,10 +21,13 @@ mod folder;
 mod grade;
 pub mod harness;
 mod hints;
+mod images;
+mod maker;
 mod pools;
 mod prepare;
 mod removal;
 mod report;
+mod warming;
 
 pub use attempt::{Ended, RunnerConfig, SessionRunner};
 pub use control::{Control, Progress};

@@ -2,10 +2,12 @@
 //!
 //! ```text
 //! prepare ──(ready buffer)──► run ──► grade
+//!                              └─ warm ─┘
 //! ```
 //! A prepared session keeps its preparation slot until the ready buffer or a run slot
 //! takes it; that is what stops preparation from running ahead. A run slot is given back
-//! the moment the harness has ended, so that grading never keeps the engine idle.
+//! the moment the harness has ended, so that grading never keeps the engine idle. A warm
+//! place is for a grader's sandbox that is made while the agent runs; nobody waits for one.
 
 use crate::failure::Stop;
 use polar_types::{ErrorClass, Side, Slots};
@@ -22,23 +24,25 @@ pub(crate) struct Pools {
     ready: Arc<Semaphore>,
     run: Arc<Semaphore>,
     grade: Arc<Semaphore>,
+    warm: Arc<Semaphore>,
 }
 
 impl Pools {
     pub(crate) fn new(slots: Slots) -> Self {
         let pool = |places: u32| Arc::new(Semaphore::new(places as usize));
         Self {
-            places: slots.total() as usize,
+            places: (slots.total() + slots.warm) as usize,
             prepare: pool(slots.prepare),
             ready: pool(slots.ready),
             run: pool(slots.run),
             grade: pool(slots.grade),
+            warm: pool(slots.warm),
         }
     }
 
     /// Places of all stages that are taken now.
     pub(crate) fn taken(&self) -> usize {
-        let free = [&self.prepare, &self.ready, &self.run, &self.grade]
+        let free = [&self.prepare, &self.ready, &self.run, &self.grade, &self.warm]
             .map(|pool| pool.available_permits());
         self.places - free.iter().sum::<usize>()
     }
@@ -65,6 +69,10 @@ impl Pools {
 
     pub(crate) async fn grade(&self) -> Result<Slot, Stop> {
         take(&self.grade).await
+    }
+
+    pub(crate) async fn warm(&self) -> Result<Slot, Stop> {
+        take(&self.warm).await
     }
 }
 

@@ -6,45 +6,14 @@ mod set_up;
 use crate::attempt::Attempt;
 use crate::failure::Stop;
 use crate::harness::{HarnessAdapter, Installation, RenderInput, RenderedHarness};
+use crate::maker::{Deadline, Recipe, sandbox_failure};
 use polar_gateway::SessionOptions;
 use polar_record::SessionHeader;
-use polar_sandbox::{Mount, Sandbox, SandboxError, SandboxProvider, SandboxSpec};
-use polar_types::{ErrorClass, MountSpec, Side, Stage};
-use std::future::Future;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use polar_sandbox::{Mount, SandboxSpec};
+use polar_types::{ErrorClass, MountSpec, Network, Side, Stage};
 
 /// Window assumed when the engine does not say its own.
 const USUAL_CONTEXT_WINDOW: u64 = 131_072;
-
-/// When preparing must be over.
-#[derive(Clone, Copy)]
-pub(crate) struct Deadline {
-    at: Instant,
-    seconds: f64,
-}
-
-impl Deadline {
-    pub(crate) fn of_preparing(seconds: f64) -> Self {
-        Self { at: Instant::now() + Duration::from_secs_f64(seconds), seconds }
-    }
-
-    pub(crate) fn left(self) -> Duration {
-        self.at.saturating_duration_since(Instant::now())
-    }
-
-    fn passed(self, doing: &str) -> Stop {
-        Stop::failed(
-            Side::Sandbox,
-            ErrorClass::Timeout,
-            format!(
-                "preparing took longer than budgets.prepare_seconds ({} s) while {doing}; raise \
-                 it, or do less before the harness starts",
-                self.seconds
-            ),
-        )
-    }
-}
 
 impl Attempt {
     /// Prepares everything; what to run comes back.
@@ -60,13 +29,11 @@ impl Attempt {
             .await?
             .map_err(|error| sandbox_failure(error.to_string()))?;
 
-        self.waits(Stage::Prepare, "its sandbox");
-        let spec = self.sandbox_spec(installation.as_ref());
-        let made = self.make_sandbox(deadline, "making the sandbox", spec).await?;
-        self.sandbox = Some(made.map_err(|error| creation_failure(&error))?);
-        self.waits(Stage::Prepare, "its set-up steps");
-        let steps = &self.lease.task.runtime.prepare;
-        self.set_up(deadline, self.open_sandbox()?, steps).await?;
+        let recipe = self.recipe(installation.as_ref());
+        let tell = |what: &str| self.waits(Stage::Prepare, what);
+        let made = self.maker.make(recipe, deadline, tell).await?;
+        self.times.sandbox = Some(made.start);
+        self.sandbox = Some(made.sandbox);
         self.waits(Stage::Prepare, "a look for its evaluator");
         self.evaluator = self.find_evaluator(deadline.left()).await?;
 
@@ -85,39 +52,14 @@ impl Attempt {
         Ok(adapter)
     }
 
-    /// Makes a sandbox. Creation is never dropped half-way, since that could leave a
-    /// container nobody knows of: when the attempt has to end first, what is being made
-    /// is taken down as soon as it is there.
-    pub(crate) async fn make_sandbox(
-        &mut self,
-        deadline: Deadline,
-        doing: &str,
-        spec: SandboxSpec,
-    ) -> Result<Result<Box<dyn Sandbox>, SandboxError>, Stop> {
-        let provider = self.provider()?;
-        let mut creation = tokio::spawn(async move { provider.create(spec).await });
-        match self.within(deadline, doing, &mut creation).await {
-            Ok(Ok(made)) => Ok(made),
-            Ok(Err(panic)) => Err(Stop::failed(
-                Side::Polar,
-                ErrorClass::Internal,
-                format!("{doing} broke off: {panic}"),
-            )),
-            Err(stop) => {
-                self.unfinished.push(creation);
-                Err(stop)
-            }
+    /// What the agent's sandbox is made of.
+    fn recipe(&self, installation: Option<&Installation>) -> Recipe {
+        Recipe {
+            whose: "its",
+            spec: self.sandbox_spec(installation),
+            steps: self.lease.task.runtime.prepare.clone(),
+            closes: false,
         }
-    }
-
-    fn provider(&self) -> Result<Arc<dyn SandboxProvider>, Stop> {
-        let kind = self.lease.task.runtime.kind.as_str();
-        let providers = &self.runner.config.providers;
-        providers.iter().find(|provider| provider.kind() == kind).cloned().ok_or_else(|| {
-            sandbox_failure(format!(
-                "this node has no {kind} runtime; `polar doctor` on the node says what is missing"
-            ))
-        })
     }
 
     fn sandbox_spec(&self, installation: Option<&Installation>) -> SandboxSpec {
@@ -144,15 +86,22 @@ impl Attempt {
     }
 
     /// What a grader's sandbox is made of: the same as the agent's, without the harness,
-    /// without a way to the gateway, and without writing where agents may write.
-    pub(crate) fn grader_spec(&self) -> SandboxSpec {
+    /// without a way to the gateway, and without writing where agents may write. Each that is
+    /// made has a name of its own, so that none waits for the removal of another.
+    pub(crate) fn grader_recipe(&self, number: u32) -> Recipe {
         let mut spec = self.sandbox_spec(None);
         spec.mounts.iter_mut().for_each(|mount| mount.read_only = true);
-        SandboxSpec {
-            name: format!("{}.grader", spec.name),
-            host_dir: self.folder.grader_sandbox(),
-            gateway_socket: self.folder.grader_sandbox().join("no-gateway"),
-            ..spec
+        let folder = self.folder.grader_sandbox(number);
+        Recipe {
+            whose: "the grader's",
+            spec: SandboxSpec {
+                name: format!("{}.grader{number}", spec.name),
+                gateway_socket: folder.join("no-gateway"),
+                host_dir: folder,
+                ..spec
+            },
+            steps: self.lease.task.runtime.prepare.clone(),
+            closes: self.lease.task.runtime.network == Network::Open,
         }
     }
 
@@ -220,17 +169,6 @@ impl Attempt {
             })
             .map_err(|error| refused(&error))
     }
-
-    pub(crate) async fn within<T>(
-        &self,
-        deadline: Deadline,
-        doing: &str,
-        work: impl Future<Output = T>,
-    ) -> Result<T, Stop> {
-        self.unless_stopped(tokio::time::timeout(deadline.left(), work))
-            .await?
-            .map_err(|_| deadline.passed(doing))
-    }
 }
 
 pub(crate) fn last_output(stdout: &std::path::Path, stderr: &std::path::Path) -> String {
@@ -240,15 +178,6 @@ pub(crate) fn last_output(stdout: &std::path::Path, stderr: &std::path::Path) ->
 
 fn refused(error: &crate::harness::AdapterError) -> Stop {
     Stop::failed(Side::Harness, ErrorClass::Invalid, format!("the harness adapter: {error}"))
-}
-
-pub(crate) fn sandbox_failure(message: String) -> Stop {
-    Stop::failed(Side::Sandbox, ErrorClass::Unavailable, message)
-}
-
-pub(crate) fn creation_failure(error: &SandboxError) -> Stop {
-    let class = if error.retryable { ErrorClass::Unavailable } else { ErrorClass::Invalid };
-    Stop::failed(Side::Sandbox, class, format!("the sandbox could not be made: {error}"))
 }
 
 fn mount(spec: &MountSpec) -> Mount {

@@ -1,6 +1,8 @@
 //! The removal of an attempt's sandbox, which no result waits for.
 
+use crate::maker::Leftovers;
 use crate::pools::Slot;
+use crate::warming::Warming;
 use polar_sandbox::{Sandbox, SandboxError};
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,13 +20,38 @@ pub(crate) type Creation = JoinHandle<Result<Box<dyn Sandbox>, SandboxError>>;
 /// What an attempt has of sandboxes when it ends.
 pub(crate) struct Remains {
     pub(crate) sandboxes: Vec<Box<dyn Sandbox>>,
-    /// It ended first. What is being made is taken down as soon as it is there.
-    pub(crate) unfinished: Vec<Creation>,
+    /// The grader's, where nothing was graded.
+    pub(crate) warming: Option<Warming>,
+    /// What is still being made in it is taken down as soon as it is there.
+    pub(crate) leftovers: Leftovers,
 }
 
 impl Remains {
     fn is_nothing(&self) -> bool {
-        self.sandboxes.is_empty() && self.unfinished.is_empty()
+        self.sandboxes.is_empty() && self.warming.is_none() && self.leftovers.is_nothing()
+    }
+
+    async fn remove(self) {
+        let mut removals = JoinSet::new();
+        for sandbox in self.sandboxes {
+            removals.spawn(async move { destroy(sandbox.as_ref()).await });
+        }
+        // It may add to what is left over.
+        if let Some(warming) = self.warming {
+            warming.give_up().await;
+        }
+        let left = self.leftovers.take();
+        for sandbox in left.sandboxes {
+            removals.spawn(async move { destroy(sandbox.as_ref()).await });
+        }
+        for creation in left.unfinished {
+            removals.spawn(async move {
+                if let Ok(Ok(sandbox)) = creation.await {
+                    destroy(sandbox.as_ref()).await;
+                }
+            });
+        }
+        removals.join_all().await;
     }
 }
 
@@ -45,18 +72,7 @@ impl Removal {
             return Self::of_nothing();
         }
         Self(Some(tokio::spawn(async move {
-            let mut removals = JoinSet::new();
-            for sandbox in remains.sandboxes {
-                removals.spawn(async move { destroy(sandbox.as_ref()).await });
-            }
-            for creation in remains.unfinished {
-                removals.spawn(async move {
-                    if let Ok(Ok(sandbox)) = creation.await {
-                        destroy(sandbox.as_ref()).await;
-                    }
-                });
-            }
-            removals.join_all().await;
+            remains.remove().await;
             drop(slot);
         })))
     }
@@ -75,7 +91,7 @@ impl Removal {
 
 /// Removes a sandbox. A failure is loud and left to the next start's sweep; it must not
 /// take the session's result with it.
-async fn destroy(sandbox: &dyn Sandbox) {
+pub(crate) async fn destroy(sandbox: &dyn Sandbox) {
     match tokio::time::timeout(DESTROY_LIMIT, sandbox.destroy()).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => {

@@ -34,8 +34,8 @@ pub use role::{
 };
 pub use sampling::SamplingPins;
 pub use session::{
-    Artifact, AttemptInfo, CallbackState, CallbackStatus, EndReason, Outcome, SessionInfo,
-    SessionList, SessionReport, SessionStatus, Stage, StageTimes,
+    Artifact, AttemptInfo, CallbackState, CallbackStatus, EndReason, Outcome, SandboxStart,
+    SessionInfo, SessionList, SessionReport, SessionStatus, Stage, StageTimes,
 };
 pub use task::{
     Budgets, Callback, Encoding, EvaluatorSpec, GradingSandbox, GradingSpec, HarborEvaluator,

@@ -17,16 +17,20 @@ pub struct Slots {
     pub run: u32,
     /// Sessions being graded at a time.
     pub grade: u32,
+    /// Graders' sandboxes that may be made, and wait, while agents still run. With 0 each is
+    /// made once it is needed.
+    pub warm: u32,
 }
 
 impl Default for Slots {
     fn default() -> Self {
-        Self { prepare: 4, ready: 4, run: 8, grade: 4 }
+        Self { prepare: 4, ready: 4, run: 8, grade: 4, warm: 8 }
     }
 }
 
 impl Slots {
-    /// Most sessions a node holds at once.
+    /// Most sessions a node holds at once. Each has a sandbox; beside them there are at most
+    /// `warm` and `grade` sandboxes of graders.
     pub fn total(&self) -> u32 {
         self.prepare + self.ready + self.run + self.grade
     }

@@ -219,6 +219,33 @@ pub struct StageTimes {
     pub run_seconds: f64,
     /// Grading.
     pub grade_seconds: f64,
+    /// What its sandbox cost, within preparing; absent where there was none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<SandboxStart>,
+    /// From the start of the harness to its first call, within running; absent where it made none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub harness_start_seconds: Option<f64>,
+    /// What the grader's own sandbox cost; absent where there was none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub grader: Option<SandboxStart>,
+}
+
+/// What it took to have a sandbox ready.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(default)]
+pub struct SandboxStart {
+    /// Whether it was begun before it was needed: kept ready for its image, or a grader's made
+    /// while the agent ran.
+    pub warm: bool,
+    /// How long the session waited for it. Less than the rest together where it is warm.
+    pub waited_seconds: f64,
+    /// Getting the image: pulling or unpacking it, or waiting for who does; near 0 where the node
+    /// has it.
+    pub image_seconds: f64,
+    /// Making it.
+    pub create_seconds: f64,
+    /// The steps of `runtime.prepare`, and for a grader's taking the network away.
+    pub set_up_seconds: f64,
 }
 
 /// A file kept with an attempt: the journal, the trajectory, a log, the diff.

@@ -1014,6 +1014,29 @@ class TranslationCounts(Model):
     """Calls by the harness's rule that took volatile text out of them."""
 
 
+class SandboxStart(Model):
+    """What it took to have a sandbox ready."""
+
+    warm: Optional[bool] = None
+    """Whether it was begun before it was needed: kept ready for its image, or a grader's made
+    while the agent ran.
+    """
+
+    waited_seconds: Optional[float] = None
+    """How long the session waited for it. Less than the rest together where it is warm."""
+
+    image_seconds: Optional[float] = None
+    """Getting the image: pulling or unpacking it, or waiting for who does; near 0 where the node
+    has it.
+    """
+
+    create_seconds: Optional[float] = None
+    """Making it."""
+
+    set_up_seconds: Optional[float] = None
+    """The steps of `runtime.prepare`, and for a grader's taking the network away."""
+
+
 class StageTimes(Model):
     """Seconds each stage took."""
 
@@ -1028,6 +1051,17 @@ class StageTimes(Model):
 
     grade_seconds: Optional[float] = None
     """Grading."""
+
+    sandbox: Optional[SandboxStart] = None
+    """What its sandbox cost, within preparing; absent where there was none."""
+
+    harness_start_seconds: Optional[float] = None
+    """From the start of the harness to its first call, within running; absent where it made
+    none.
+    """
+
+    grader: Optional[SandboxStart] = None
+    """What the grader's own sandbox cost; absent where there was none."""
 
 
 class Artifact(Model):
@@ -1540,6 +1574,11 @@ class Slots(Model):
     grade: Optional[int] = None
     """Sessions being graded at a time."""
 
+    warm: Optional[int] = None
+    """Graders' sandboxes that may be made, and wait, while agents still run. With 0 each is made
+    once it is needed.
+    """
+
 
 class NodeInfo(Model):
     """What a node says of itself with each request for work."""
@@ -1671,6 +1710,7 @@ __all__ = [
     "RuntimeKind",
     "RuntimeSpec",
     "SamplingPins",
+    "SandboxStart",
     "ScrubGit",
     "SessionId",
     "SessionInfo",

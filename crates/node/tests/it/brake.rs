@@ -30,7 +30,7 @@ async fn under_way(cluster: &Cluster, task: &TaskInfo) -> Vec<u32> {
 async fn a_broken_machine_takes_one_session_at_a_time_until_one_goes_well() {
     let cluster = Cluster::new().await;
     let mut config = cluster.config("a").await;
-    config.slots = Slots { prepare: 2, ready: 0, run: 1, grade: 1 };
+    config.slots = Slots { prepare: 2, ready: 0, run: 1, grade: 1, warm: 1 };
     let places = config.slots.total();
     let gates = Gates::of(&mut config, OPEN, OPEN);
     gates.break_down(true);
@@ -60,7 +60,7 @@ async fn a_broken_machine_takes_one_session_at_a_time_until_one_goes_well() {
 async fn a_set_up_command_that_fails_does_not_slow_a_machine() {
     let cluster = Cluster::new().await;
     let mut config = cluster.config("a").await;
-    config.slots = Slots { prepare: 2, ready: 0, run: 1, grade: 1 };
+    config.slots = Slots { prepare: 2, ready: 0, run: 1, grade: 1, warm: 1 };
     let places = config.slots.total() as usize;
     let gates = Gates::of(&mut config, 0, OPEN);
     let steps = json!([{"type": "exec", "command": "exit 3"}]);

@@ -202,7 +202,7 @@ pub(crate) async fn node_config(
         server: Some(ServerAddress { url: format!("http://{server}"), token: None }),
         state_dir: state.to_owned(),
         cache_dir: state.join("cache"),
-        slots: Slots { prepare: 2, ready: 2, run: 2, grade: 2 },
+        slots: Slots { prepare: 2, ready: 2, run: 2, grade: 2, warm: 2 },
         gateway_listen: any,
         control_listen: Some(any),
         control_token: None,

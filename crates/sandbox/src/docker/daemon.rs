@@ -83,7 +83,7 @@ impl Daemon {
     pub(super) async fn create(&self, body: ContainerCreateBody) -> Result<String, SandboxError> {
         let action = "make container";
         let client = self.client(action).await?;
-        self.get_image(client, body.image.as_deref().unwrap_or_default()).await?;
+        self.get_image(body.image.as_deref().unwrap_or_default()).await?;
         let _turn = self.turn(action).await?;
         let made = self.ask(action, client.create_container(NO_OPTIONS, body)).await?;
         Ok(made.id)
@@ -312,8 +312,10 @@ impl Daemon {
         self.places.acquire().await.map_err(|problem| SandboxError::retryable(action, problem))
     }
 
-    async fn get_image(&self, client: &Docker, image: &str) -> Result<(), SandboxError> {
+    /// Pulls an image unless it is on this machine.
+    pub(super) async fn get_image(&self, image: &str) -> Result<(), SandboxError> {
         let action = format!("get image {image:?}");
+        let client = self.client(&action).await?;
         match timeout(ANSWER, client.inspect_image(image)).await {
             Ok(Ok(_)) => return Ok(()),
             Ok(Err(Error::DockerResponseServerError { status_code: 404, .. })) => {}

@@ -224,7 +224,7 @@ async fn runner(
     let node_id = "check".parse().map_err(|error| CheckError::Options(format!("{error}")))?;
     Ok(SessionRunner::new(RunnerConfig {
         node_id,
-        slots: Slots { prepare: 1, ready: 0, run: 1, grade: 1 },
+        slots: Slots { prepare: 1, ready: 0, run: 1, grade: 1, warm: 1 },
         gateway,
         gateway_socket: socket,
         gateway_address,

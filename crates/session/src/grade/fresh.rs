@@ -5,13 +5,15 @@
 //! before anything of the agent's is there.
 
 use super::Verdict;
-use super::artefacts::Crossing;
+use super::artefacts::{Crossing, Packed};
 use super::labels;
 use crate::attempt::Attempt;
 use crate::failure::Stop;
-use crate::prepare::{Deadline, creation_failure, sandbox_failure};
+use crate::maker::{Deadline, sandbox_failure};
+use crate::removal::destroy;
+use crate::warming::Warming;
 use polar_sandbox::{Exec, ExecEnd, Sandbox, SandboxError};
-use polar_types::{GradingSandbox, HackLabel, Network, Stage};
+use polar_types::{GradingSandbox, HackLabel, Outcome, Side, Stage};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -92,71 +94,78 @@ impl Attempt {
                 return Ok(Err(verdict));
             }
         }
-        let mut made = self.make_grader().await;
-        for _ in 1..TRIES {
-            if !made.as_ref().is_err_and(may_be_tried_again) {
-                break;
+        match crossing.pack() {
+            Ok(packed) => self.fill_grader(&packed).await.map(Ok),
+            Err(error) => {
+                Ok(Err(Verdict::zero(format!("the work cannot be carried over: {error}"))))
             }
-            self.drop_grader().await;
-            made = self.make_grader().await;
         }
-        made?;
-        self.waits(Stage::Grade, "the work in the grader's sandbox");
-        self.unpack(crossing).await
     }
 
-    /// Makes the sandbox as the agent's was made, and closes it.
-    async fn make_grader(&mut self) -> Result<(), Stop> {
-        self.waits(Stage::Grade, "the grader's sandbox");
-        let deadline = Deadline::of_preparing(self.lease.task.budgets.prepare_seconds);
-        let spec = self.grader_spec();
-        let made = self.make_sandbox(deadline, "making the grader's sandbox", spec).await?;
-        self.grader = Some(made.map_err(|error| creation_failure(&error))?);
-        let Some(sandbox) = self.grader.as_deref() else { return Ok(()) };
-        self.waits(Stage::Grade, "the set-up steps of the grader's sandbox");
-        self.set_up(deadline, sandbox, &self.lease.task.runtime.prepare).await?;
-        if self.lease.task.runtime.network == Network::Open {
-            let close = sandbox.close_network();
-            self.within(deadline, "closing the grader's network", close)
-                .await?
-                .map_err(|error| sandbox_failure(error.to_string()))?;
+    /// Has a grader's sandbox with the work in it. One that was made while the agent ran may be
+    /// lost by now, or have failed for what no longer holds: that costs one made anew, and is
+    /// no verdict.
+    async fn fill_grader(&mut self, packed: &Packed) -> Result<(), Stop> {
+        let mut number = 1;
+        loop {
+            let warmed = self.warming.take();
+            let was_begun = warmed.as_ref().is_some_and(Warming::is_begun);
+            let filled = match self.ready_grader(warmed, number).await {
+                Ok(()) => self.unpack(packed).await,
+                Err(stop) => Err(stop),
+            };
+            let Err(stop) = filled else { return Ok(()) };
+            let again = match was_begun {
+                true => matches!(stop, Stop::Ended(Outcome::Failed { .. })),
+                false => number < TRIES && may_be_tried_again(&stop),
+            };
+            if !again {
+                return Err(stop);
+            }
+            tracing::warn!(session = %self.lease.session_id, ?stop, "the grader's sandbox is made anew");
+            if let Some(grader) = self.grader.take() {
+                destroy(grader.as_ref()).await;
+            }
+            self.maker.leftovers.clear().await;
+            number += 1;
         }
+    }
+
+    async fn ready_grader(&mut self, warmed: Option<Warming>, number: u32) -> Result<(), Stop> {
+        self.waits(Stage::Grade, "the grader's sandbox");
+        let made = match warmed {
+            Some(mut warming) => warming.ready().await?,
+            None => {
+                let deadline = Deadline::of_preparing(self.lease.task.budgets.prepare_seconds);
+                let tell = |what: &str| self.waits(Stage::Grade, what);
+                self.maker.make(self.grader_recipe(number), deadline, tell).await?
+            }
+        };
+        self.times.grader = Some(made.start);
+        self.grader = Some(made.sandbox);
         Ok(())
     }
 
-    async fn drop_grader(&mut self) {
-        if let Some(grader) = self.grader.take()
-            && let Err(error) = grader.destroy().await
-        {
-            tracing::error!(sandbox = grader.name(), %error, "sandbox not removed");
-        }
-    }
-
-    async fn unpack(&self, crossing: Crossing) -> Result<Result<(), Verdict>, Stop> {
-        let Some(sandbox) = self.grader.as_deref() else { return Ok(Ok(())) };
-        let packed = match crossing.pack() {
-            Ok(packed) => packed,
-            Err(error) => {
-                return Ok(Err(Verdict::zero(format!("the work cannot be carried over: {error}"))));
-            }
-        };
+    async fn unpack(&self, packed: &Packed) -> Result<(), Stop> {
+        let Some(sandbox) = self.grader.as_deref() else { return Ok(()) };
+        self.waits(Stage::Grade, "the work in the grader's sandbox");
         if !packed.removed.is_empty() {
             let argv = ["sh", "-c", REMOVE].map(str::to_owned).to_vec();
-            if let Err(said) = self.carry(sandbox, argv, packed.removed).await? {
+            if let Err(said) = self.carry(sandbox, argv, packed.removed.clone()).await? {
                 let why = format!("removed files could not be removed for the grader: {said}");
                 return Err(sandbox_failure(why));
             }
         }
         let workdir = sandbox.workdir().to_owned();
-        for (folder, archive) in [(workdir.as_str(), packed.work), ("/", packed.files)] {
-            let Some(archive) = archive else { continue };
+        for (folder, archive) in [(workdir.as_str(), &packed.work), ("/", &packed.files)] {
+            let Some(archive) = archive.clone() else { continue };
             let argv = ["sh", "-c", UNPACK, "sh", folder].map(str::to_owned).to_vec();
             if let Err(said) = self.carry(sandbox, argv, archive).await? {
                 let why = format!("the work could not be unpacked in the grader's sandbox: {said}");
                 return Err(sandbox_failure(why));
             }
         }
-        Ok(Ok(()))
+        Ok(())
     }
 
     /// Runs one of the scripts above; what it said where it failed.
@@ -186,7 +195,6 @@ impl Attempt {
 }
 
 fn may_be_tried_again(stop: &Stop) -> bool {
-    use polar_types::{Outcome, Side};
     let Stop::Ended(Outcome::Failed { side, class, .. }) = stop else { return false };
     *side == Side::Sandbox && class.is_retryable()
 }

@@ -24,7 +24,7 @@ mod tests;
 
 use crate::attempt::Attempt;
 use crate::failure::Stop;
-use crate::prepare::Deadline;
+use crate::maker::Deadline;
 use polar_sandbox::Sandbox;
 use polar_types::{
     EvaluatorSpec, GradeInfo, GradingSandbox, HackLabel, OnHack, Outcome, Side, Stage, TestCounts,

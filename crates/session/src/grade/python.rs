@@ -56,7 +56,7 @@ impl Attempt {
             let write = place.sandbox.write_file(&path, content.as_bytes(), false);
             self.unless_stopped(write)
                 .await?
-                .map_err(|error| crate::prepare::sandbox_failure(error.to_string()))?;
+                .map_err(|error| crate::maker::sandbox_failure(error.to_string()))?;
         }
         let mut env = python.env.clone();
         env.insert("POLAR_PYTHON".to_owned(), python.python.clone());

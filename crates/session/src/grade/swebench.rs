@@ -49,7 +49,7 @@ impl Attempt {
         let write = place.sandbox.write_file(&patch, instance.test_patch.as_bytes(), false);
         if let Err(error) = self.unless_stopped(write).await? {
             return match error.retryable {
-                true => Err(crate::prepare::sandbox_failure(error.to_string())),
+                true => Err(crate::maker::sandbox_failure(error.to_string())),
                 false => Ok(Verdict::failed(format!("the test patch: {error}"))),
             };
         }

@@ -1,9 +1,10 @@
 //! What a harness finds in its sandbox when it starts: its Python, its skills, its files.
 
-use super::{Deadline, last_output, sandbox_failure};
+use super::last_output;
 use crate::attempt::Attempt;
 use crate::failure::Stop;
 use crate::harness::{Installation, InstalledPython, RenderedHarness};
+use crate::maker::{Deadline, sandbox_failure};
 use crate::report::clip_end;
 use polar_sandbox::{Exec, ExecEnd};
 use polar_types::{ErrorClass, RuntimeKind, Side};

@@ -1,9 +1,9 @@
 //! The steps by which a task sets a sandbox up.
 
-use super::{Deadline, last_output, sandbox_failure};
-use crate::attempt::Attempt;
+use super::last_output;
 use crate::failure::Stop;
 use crate::hints;
+use crate::maker::{Deadline, Maker, sandbox_failure};
 use crate::report::clip_end;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 /// Takes out of the repository in `$1` what its checked-out commit does not build upon.
 const SCRUB_GIT: &str = include_str!("scrub_git.sh");
 
-impl Attempt {
+impl Maker {
     /// Does the steps in order, up to the first that fails.
     pub(crate) async fn set_up(
         &self,
@@ -57,7 +57,7 @@ impl Attempt {
         workdir: Option<String>,
         env: &BTreeMap<String, String>,
     ) -> Result<(), Stop> {
-        let (stdout, stderr) = (self.folder.log("prepare.out"), self.folder.log("prepare.err"));
+        let (stdout, stderr) = (self.log("prepare.out"), self.log("prepare.err"));
         let exec = Exec {
             argv: step.argv,
             workdir,
@@ -66,10 +66,10 @@ impl Attempt {
             timeout: deadline.left(),
             stdout: stdout.clone(),
             stderr: stderr.clone(),
-            output_limit: self.runner.config.output_limit,
+            output_limit: self.config.output_limit,
         };
         let doing = step.doing;
-        match self.exec_in(sandbox, doing, exec).await? {
+        match self.exec(sandbox, doing, exec).await? {
             ExecEnd::Exited(0) => Ok(()),
             ExecEnd::Exited(code) => {
                 let said = last_output(&stdout, &stderr);
@@ -80,7 +80,7 @@ impl Attempt {
                         "{doing}, `{}`, ended with exit code {code}: {}{}",
                         clip_end(step.name, 200),
                         clip_end(&said, 1000),
-                        hints::failed_command(&self.lease.task.runtime, code, &said)
+                        hints::failed_command(&self.runtime, code, &said)
                     ),
                 ))
             }

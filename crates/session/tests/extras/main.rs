@@ -37,7 +37,7 @@ async fn ground_with(harness: &str) -> Ground {
     let installer = Installer::new(&cache);
     let installed = tokio::time::timeout(LONGEST_INSTALLATION, installer.ensure(&adapter));
     installed.await.expect("installing took too long").unwrap();
-    Ground::build(Slots { prepare: 1, ready: 1, run: 1, grade: 1 }, Some(cache)).await
+    Ground::build(Slots { prepare: 1, ready: 1, run: 1, grade: 1, warm: 1 }, Some(cache)).await
 }
 
 /// Runs an agent with the server, whose tool it knows by the name `tool`.

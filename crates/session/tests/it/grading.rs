@@ -1,7 +1,7 @@
 //! What crosses to the grader, and what does not.
 
 use crate::ground::{Ground, artifact};
-use polar_types::{ErrorClass, GradingSandbox, HackPattern, Outcome, SessionReport, Side};
+use polar_types::{ErrorClass, GradingSandbox, HackPattern, Outcome, SessionReport, Side, Slots};
 use serde_json::{Value, json};
 
 fn shell(command: &str) -> Value {
@@ -81,7 +81,9 @@ async fn a_session_may_be_graded_in_its_own_sandbox() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn files_that_are_named_cross_whole_and_within_the_limit() {
-    let ground = Ground::new().await;
+    // Set-up steps of the grader come after the agent.
+    let ground =
+        Ground::with_slots(Slots { prepare: 1, ready: 1, run: 1, grade: 1, warm: 0 }).await;
     let state = ground.dir.path().join("state");
     let path = state.display().to_string();
     let check = format!("test \"$(cat {path}/a/b)\" = data && test -x {path}/run");

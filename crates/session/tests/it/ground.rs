@@ -58,7 +58,7 @@ pub(crate) struct Session {
 
 impl Ground {
     pub(crate) async fn new() -> Self {
-        Self::with_slots(Slots { prepare: 2, ready: 2, run: 2, grade: 2 }).await
+        Self::with_slots(Slots { prepare: 2, ready: 2, run: 2, grade: 2, warm: 2 }).await
     }
 
     pub(crate) async fn with_slots(slots: Slots) -> Self {
@@ -174,7 +174,7 @@ impl Ground {
         assert_eq!(report.reward, Some(1.0), "{report:?}");
         folder.remove().unwrap();
         for entry in std::fs::read_dir(self.sessions()).unwrap() {
-            for name in ["sandbox", "grader-sandbox"] {
+            for name in ["sandbox", "grader-sandbox1", "grader-sandbox2", "grader-sandbox3"] {
                 let sandbox = entry.as_ref().unwrap().path().join(name).join("sandbox");
                 assert!(!sandbox.exists(), "{} is left", sandbox.display());
             }

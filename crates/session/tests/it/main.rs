@@ -16,3 +16,4 @@ mod ground;
 mod install;
 mod real_harnesses;
 mod stages;
+mod warming;

@@ -399,7 +399,8 @@ async fn preparing_fails_with_the_step_and_its_output() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn promise_7_cancelling_at_any_point_frees_exactly_what_is_held() {
-    let ground = Ground::with_slots(Slots { prepare: 1, ready: 1, run: 1, grade: 1 }).await;
+    let ground =
+        Ground::with_slots(Slots { prepare: 1, ready: 1, run: 1, grade: 1, warm: 1 }).await;
     let slow = |at: &str| match at {
         "prepare" => json!({
             "runtime": {"type": "local", "prepare": [{"type": "exec", "command": "sleep 600"}]},
@@ -426,7 +427,8 @@ async fn promise_7_cancelling_at_any_point_frees_exactly_what_is_held() {
 /// A second session that waits for the place the first one holds.
 #[tokio::test(flavor = "multi_thread")]
 async fn promise_7_cancelling_a_waiting_session_frees_its_place() {
-    let ground = Ground::with_slots(Slots { prepare: 1, ready: 1, run: 1, grade: 1 }).await;
+    let ground =
+        Ground::with_slots(Slots { prepare: 1, ready: 1, run: 1, grade: 1, warm: 1 }).await;
     let mut runs = ground.start(ground.lease(json!({"harness": shell("sleep 600")})));
     runs.reaches(Stage::Run, "harness").await;
     for order in [Control::Cancel, Control::Abandon] {
@@ -463,7 +465,8 @@ fn ended_by(order: Control, ended: Ended, calls: u32) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn promise_8_preparation_does_not_run_ahead_of_the_engine() {
-    let ground = Ground::with_slots(Slots { prepare: 1, ready: 1, run: 1, grade: 1 }).await;
+    let ground =
+        Ground::with_slots(Slots { prepare: 1, ready: 1, run: 1, grade: 1, warm: 1 }).await;
     let changes = || json!({"harness": shell("sleep 600")});
     let sessions: Vec<_> = (0..4).map(|_| ground.start(ground.lease(changes()))).collect();
     let count = |stage| {
@@ -488,7 +491,8 @@ async fn promise_8_preparation_does_not_run_ahead_of_the_engine() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failure_in_one_session_touches_no_other() {
-    let ground = Ground::with_slots(Slots { prepare: 4, ready: 4, run: 4, grade: 4 }).await;
+    let ground =
+        Ground::with_slots(Slots { prepare: 4, ready: 4, run: 4, grade: 4, warm: 4 }).await;
     let good = ground.start(ground.lease(json!({})));
     let bad = [
         json!({"harness": shell("kill -9 $$")}),
