@@ -10,6 +10,7 @@ mod access;
 mod blobs;
 mod callbacks;
 mod crash;
+mod documents;
 mod events;
 mod leases;
 mod refusals;

@@ -46,6 +46,27 @@ fn render_with(
         .unwrap()
 }
 
+/// Run with `POLAR_WRITE_DOCS=1`, it writes the table instead.
+#[test]
+fn documentation_has_what_an_agent_of_ones_own_finds_in_its_environment() {
+    let shell = HarnessAdapter::shipped("shell").unwrap();
+    let variables = serde_json::to_value(&shell).unwrap()["env_vars"].clone();
+    let mut table = "| variable | is |\n| --- | --- |\n".to_owned();
+    for (name, value) in variables.as_object().unwrap() {
+        table.push_str(&format!("| `{name}` | `{}` |\n", value.as_str().unwrap()));
+    }
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/tasks.md");
+    let document = std::fs::read_to_string(path).unwrap();
+    let (begin, end) = ("<!-- shell -->\n", "<!-- /shell -->");
+    let (before, rest) = document.split_once(begin).unwrap();
+    let (found, after) = rest.split_once(end).unwrap();
+    if std::env::var_os("POLAR_WRITE_DOCS").is_some() {
+        std::fs::write(path, format!("{before}{begin}{table}{end}{after}")).unwrap();
+        return;
+    }
+    assert_eq!(found, table, "run this test with POLAR_WRITE_DOCS=1");
+}
+
 #[test]
 fn shipped_adapters_load() {
     let adapters = HarnessAdapter::list().unwrap();
