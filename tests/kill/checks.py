@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from deployment import Deployment, Refused
+from deployment import Deployment
+from processes import Refused
 
 TERMINAL = {"completed", "timed_out", "failed", "cancelled"}
 

@@ -27,8 +27,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
 import checks
-from deployment import HERE, Deployment, until
+from deployment import HERE, Deployment
+from processes import until
 
 LEASE_SECONDS = 5.0
 END_SECONDS = 300.0

@@ -121,6 +121,12 @@ pub(crate) const ALL: &[Suite] = &[
         run: grading,
     },
     Suite {
+        name: "attack",
+        about: "hostile agents in every kind of sandbox that is there; as docker-clis, and bubblewrap",
+        default: false,
+        run: attack,
+    },
+    Suite {
         name: "deny",
         about: "licences and sources of dependencies; needs cargo-deny",
         default: false,
@@ -364,6 +370,11 @@ fn docker_clis() -> Result<Counts> {
 fn grading() -> Result<Counts> {
     let polar = polar()?;
     Command::new("python3", &["tests/grading/run.py", &polar]).run()
+}
+
+/// The image is that of `docker-clis`.
+fn attack() -> Result<Counts> {
+    Command::new("python3", &["tests/attack/run.py"]).env("POLAR_BINARY", &polar()?).run()
 }
 
 fn deny() -> Result<Counts> {

@@ -20,6 +20,24 @@ pub(crate) fn colours_of(output: &impl IsTerminal) -> bool {
     output.is_terminal() && !refused
 }
 
+/// Text with what a terminal would obey in place of showing it (escapes, marks that turn the
+/// direction of writing) spelled out, but for the ends of lines. Agents print what they like.
+pub(crate) fn spelled_out(text: &str) -> String {
+    let obeyed = |letter: char| match letter {
+        '\n' => false,
+        '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => true,
+        _ => letter.is_control(),
+    };
+    let mut shown = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match obeyed(letter) {
+            true => shown.extend(letter.escape_default()),
+            false => shown.push(letter),
+        }
+    }
+    shown
+}
+
 /// A table with columns as wide as their widest cell; numbers to the right.
 pub(crate) fn table(header: &[&str], rows: &[Vec<String>]) -> String {
     let mut widths: Vec<usize> = header.iter().map(|cell| cell.chars().count()).collect();
@@ -327,6 +345,12 @@ pub(crate) fn paint(text: &str, kind: SpanKind, colours: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_terminal_would_obey_is_spelled_out() {
+        let said = spelled_out("a\u{1b}[2J\r\u{9b}31m\u{202e}b\0\u{7f}\nné — ok\n");
+        assert_eq!(said, "a\\u{1b}[2J\\r\\u{9b}31m\\u{202e}b\\u{0}\\u{7f}\nné — ok\n");
+    }
 
     #[test]
     fn columns_are_aligned_and_numbers_stand_right() {

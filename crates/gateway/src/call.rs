@@ -1,5 +1,6 @@
 //! A call while it runs: what has been sampled so far, and its record in the end.
 
+use crate::bodies::Held;
 use crate::prompt::Prompt;
 use jiff::Timestamp;
 use polar_convo::{
@@ -32,6 +33,8 @@ pub(crate) struct OpenCall {
     sampled_ids: Vec<u32>,
     logprobs: Vec<Option<f32>>,
     pub(crate) reply: Reply,
+    /// Counts what was sent for it as held until it ends.
+    held: Option<Held>,
 }
 
 impl OpenCall {
@@ -88,12 +91,19 @@ impl OpenCall {
             sampled_ids: Vec::new(),
             logprobs: Vec::new(),
             reply: Reply::default(),
+            held: None,
         }
     }
 
     /// Notes the id by which the engine knows the request, as its own logs show it.
     pub(crate) fn asked_as(mut self, request_id: &str) -> Self {
         self.extra.insert("engine_request_id".to_owned(), request_id.into());
+        self
+    }
+
+    /// Keeps what its body counts for.
+    pub(crate) fn holding(mut self, held: Held) -> Self {
+        self.held = Some(held);
         self
     }
 

@@ -12,7 +12,6 @@ use axum::extract::State;
 use axum::http::{
     HeaderName, HeaderValue, Method, Request as HttpRequest, Response, StatusCode, header,
 };
-use bytes::Bytes;
 use jiff::Timestamp;
 use polar_convo::{
     ApiError, Dialect, GoogleFraming, Reply, ReplyHead, SampledToken, StreamEncoder, apply_pins,
@@ -178,7 +177,7 @@ async fn generate(
     http: HttpRequest<Body>,
 ) -> Result<Response<Body>, ApiError> {
     let evidence = session.evidence(http.headers());
-    let body = read_body(http, gateway.config.max_body_bytes).await?;
+    let (body, held) = gateway.read_body(&session, http).await?;
     let mut request = match dialect {
         // May refer to earlier replies of the session.
         Dialect::Responses => lock(&session.responses).decode_request(&body)?,
@@ -197,8 +196,9 @@ async fn generate(
     let request_id = format!("polar-{}", random_id());
     let (messages, tools) = (chat_messages(&request), chat_tools(&request));
     let to_plan = session.prompts.is_some().then(|| (messages.clone(), tools.clone()));
-    let call =
-        OpenCall::new(&request, messages, tools, info, evidence, &normalised).asked_as(&request_id);
+    let call = OpenCall::new(&request, messages, tools, info, evidence, &normalised)
+        .asked_as(&request_id)
+        .holding(held);
     let (key, call) = session
         .begin(call, gateway.config.max_calls_per_session)
         .map_err(|class| begin_refused(class, gateway.config.max_calls_per_session))?;
@@ -334,41 +334,6 @@ fn begin_refused(class: ErrorClass, limit: usize) -> ApiError {
         }
         _ => ApiError::new(class, "the session is closing"),
     }
-}
-
-pub(crate) async fn read_body(request: HttpRequest<Body>, limit: usize) -> Result<Bytes, ApiError> {
-    if let Some(encoding) = request.headers().get(header::CONTENT_ENCODING)
-        && encoding.as_bytes() != b"identity"
-    {
-        return Err(ApiError::new(
-            ErrorClass::Invalid,
-            "compressed request bodies are not supported; send it without content-encoding",
-        ));
-    }
-    let declared = request
-        .headers()
-        .get(header::CONTENT_LENGTH)
-        .and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
-    let too_large = || {
-        ApiError::new(
-            ErrorClass::TooLarge,
-            format!("the request body is larger than {limit} bytes"),
-        )
-    };
-    if declared.is_some_and(|length| length > limit) {
-        return Err(too_large());
-    }
-    axum::body::to_bytes(request.into_body(), limit).await.map_err(|error| {
-        // The limit shows as a source of the error; anything else is a broken connection.
-        let mut source = std::error::Error::source(&error);
-        while let Some(cause) = source {
-            if cause.is::<http_body_util::LengthLimitError>() {
-                return too_large();
-            }
-            source = cause.source();
-        }
-        ApiError::new(ErrorClass::Invalid, format!("the request body broke off: {error}"))
-    })
 }
 
 /// The error in the dialect's shape.

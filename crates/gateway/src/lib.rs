@@ -10,6 +10,7 @@
 //! - Hanging up drops the engine's stream, which cancels the generation.
 
 mod auth;
+mod bodies;
 mod call;
 mod generate;
 mod google;
@@ -22,9 +23,13 @@ mod session;
 pub use listen::{serve_tcp, serve_unix};
 pub use session::{Activity, NotJournalled, SessionHandle, SessionOptions};
 
+use crate::bodies::Held;
 use crate::session::Session;
 use axum::Router;
+use axum::extract::Request;
 use axum::middleware::from_fn;
+use bytes::Bytes;
+use polar_convo::ApiError;
 use polar_engine::{Engine, EngineInfo};
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -43,6 +48,8 @@ pub struct GatewayConfig {
     pub call_timeout: Duration,
     /// Largest request body, in bytes.
     pub max_body_bytes: usize,
+    /// Most bytes of one session's request bodies that are held at a time.
+    pub max_held_bytes_per_session: usize,
     /// Calls of one session that may run at a time.
     pub max_calls_per_session: usize,
 }
@@ -54,6 +61,7 @@ impl Default for GatewayConfig {
             header_wait: Duration::from_secs(10),
             call_timeout: Duration::from_secs(1800),
             max_body_bytes: 64 << 20,
+            max_held_bytes_per_session: 256 << 20,
             max_calls_per_session: 64,
         }
     }
@@ -113,6 +121,15 @@ impl Gateway {
             .unwrap_or_else(PoisonError::into_inner)
             .insert(session.secret().to_owned(), session.clone());
         Ok(SessionHandle::new(self.clone(), session))
+    }
+
+    async fn read_body(
+        &self,
+        session: &Session,
+        request: Request,
+    ) -> Result<(Bytes, Held), ApiError> {
+        let GatewayConfig { max_body_bytes, max_held_bytes_per_session, .. } = self.config;
+        session.bodies.read(request, max_body_bytes, max_held_bytes_per_session).await
     }
 
     fn session(&self, secret: &str) -> Option<Arc<Session>> {

@@ -2,7 +2,6 @@
 //! ever recorded.
 
 use crate::Gateway;
-use crate::generate::read_body;
 use crate::prompt::Prompt;
 use crate::reply::engine_failure;
 use crate::session::{Session, lock};
@@ -41,7 +40,7 @@ pub(crate) async fn count_tokens(
     dialect: Dialect,
     http: HttpRequest<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let body = read_body(http, gateway.config.max_body_bytes).await?;
+    let (body, _held) = gateway.read_body(session, http).await?;
     let mut request = match dialect {
         // May refer to earlier replies of the session.
         Dialect::Responses => lock(&session.responses).decode_request(&body)?,

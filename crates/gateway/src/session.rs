@@ -1,5 +1,6 @@
 //! An open session: its journal, its secret, and the calls that run now.
 
+use crate::bodies::Bodies;
 use crate::call::OpenCall;
 use crate::prompt::SessionPrompts;
 use crate::{Gateway, GatewayError};
@@ -70,6 +71,7 @@ pub(crate) struct Session {
     /// In token mode.
     pub(crate) prompts: Option<Arc<SessionPrompts>>,
     id: SessionId,
+    pub(crate) bodies: Bodies,
 }
 
 impl Session {
@@ -102,6 +104,7 @@ impl Session {
                 .token_mode()
                 .map(|mode| Arc::new(SessionPrompts::new(Arc::clone(mode), options.history))),
             id: header.session_id,
+            bodies: Bodies::default(),
         })
     }
 

@@ -23,8 +23,9 @@ use std::io;
 use std::net::TcpListener;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::io::AsyncReadExt;
@@ -65,11 +66,21 @@ pub(crate) async fn run(launch: Launch<'_>, exec: &Exec) -> Result<ExecEnd, Sand
     };
     let mut running = started?;
     let end = match timeout_at(deadline, running.monitor.wait()).await {
-        Ok(status) => status.map(|status| ExecEnd::Exited(exit_code(status))),
+        Ok(status) => status.and_then(end_of),
         Err(_) => Ok(ExecEnd::TimedOut),
     };
     running.end().await?;
     end.map_err(|problem| SandboxError::retryable("run command", problem))
+}
+
+/// A monitor tells by its own exit code how the command ended, whatever that was.
+fn end_of(monitor: ExitStatus) -> io::Result<ExecEnd> {
+    match monitor.signal() {
+        None => Ok(ExecEnd::Exited(exit_code(monitor))),
+        Some(signal) => Err(io::Error::other(format!(
+            "what holds its namespaces was killed by somebody else (signal {signal})"
+        ))),
+    }
 }
 
 /// A command on its way. Dropping it kills its tree.

@@ -99,7 +99,7 @@ pub(crate) async fn print_summary(api: &Api, followed: &[Followed]) -> Result<()
             text.push_str(&tail.unwrap_or_default());
         }
     }
-    std::io::stdout().lock().write_all(text.as_bytes())?;
+    std::io::stdout().lock().write_all(display::spelled_out(&text).as_bytes())?;
     warn_of_silent_agents(&sessions)
 }
 

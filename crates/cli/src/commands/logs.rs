@@ -2,9 +2,10 @@
 
 use crate::api::Api;
 use crate::args::{LogName, Logs};
+use crate::display;
 use anyhow::{Result, bail};
 use polar_types::{AttemptInfo, SessionInfo};
-use std::io::Write as _;
+use std::io::{IsTerminal as _, Write as _};
 
 /// Lines shown of a text under a failure, and the most bytes of each.
 const TAIL_LINES: usize = 15;
@@ -58,14 +59,14 @@ fn listed(sessions: &[SessionInfo]) -> String {
 
 async fn print(api: &Api, args: &Logs) -> Result<()> {
     if let Some(name) = args.name {
-        let text = api.log(&args.session, name, args.attempt).await?;
+        let text = shown(api.log(&args.session, name, args.attempt).await?);
         std::io::stdout().lock().write_all(&text)?;
         return Ok(());
     }
     let session = api.session(&args.session).await?;
     let names = kept(&session, args.attempt)?;
     for name in names {
-        let text = api.log(&args.session, name, args.attempt).await?;
+        let text = shown(api.log(&args.session, name, args.attempt).await?);
         let mut out = std::io::stdout().lock();
         writeln!(out, "══ {} ══", name.artifact())?;
         out.write_all(&text)?;
@@ -74,6 +75,14 @@ async fn print(api: &Api, args: &Logs) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// As it is, but not to a terminal, which would obey what the agent has printed.
+fn shown(text: Vec<u8>) -> Vec<u8> {
+    match std::io::stdout().is_terminal() {
+        true => display::spelled_out(&String::from_utf8_lossy(&text)).into_bytes(),
+        false => text,
+    }
 }
 
 /// The texts that are there, in the order in which they came about.

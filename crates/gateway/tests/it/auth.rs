@@ -129,6 +129,40 @@ async fn promise_8_too_many_calls_and_too_large_bodies_are_pushed_back() {
     assert_eq!(refused.status(), 413);
 }
 
+/// Bodies are read before it is known what they ask for, so that calls alone bound nothing.
+#[tokio::test]
+async fn promise_8_what_a_session_sends_at_a_time_is_bounded() {
+    let config = GatewayConfig { max_held_bytes_per_session: 6000, ..GatewayConfig::default() };
+    let rig = Rig::with(config).await;
+    let session = rig.open("s");
+    let padded = || {
+        let mut body = chat(false);
+        body["padding"] = "x".repeat(4000).into();
+        body
+    };
+    let post = |body: &Value| rig.post("/v1/chat/completions", session.secret(), body).send();
+    // Held for as long as its call runs.
+    let first = tokio::spawn(post(&padded()));
+    let call = within("call", rig.engine.next_call()).await;
+    let refused = post(&padded()).await.unwrap();
+    assert_eq!(refused.status(), 429);
+    assert!(refused.headers().contains_key("retry-after"));
+    let said = refused.text().await.unwrap();
+    assert!(said.contains("more than 6000 bytes"), "{said}");
+    // Another session has its own.
+    let other = rig.open("t");
+    let counted = rig.post("/v1/messages/count_tokens", other.secret(), &padded()).send().await;
+    assert_ne!(counted.unwrap().status(), 429);
+    call.prompt(&[1]);
+    call.end(1, 0);
+    assert_eq!(within("reply", first).await.unwrap().unwrap().status(), 200);
+    let second = tokio::spawn(post(&padded()));
+    let call = within("call", rig.engine.next_call()).await;
+    call.prompt(&[1]);
+    call.end(1, 0);
+    assert_eq!(within("reply", second).await.unwrap().unwrap().status(), 200);
+}
+
 #[tokio::test]
 async fn a_refusal_arrives_whatever_was_sent_with_it() {
     let rig =

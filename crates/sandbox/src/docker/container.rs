@@ -44,6 +44,9 @@ const LOOK: &str = r#"
 /// Why Podman leaves limits out.
 const WITHOUT_CGROUPS: &str = "Podman without root makes cgroups only with their version 2, \
      delegated to its user as by a login with systemd; docker holds to it anywhere";
+/// How long a container whose processes were killed may take to be gone itself.
+const DEATH: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_millis(20);
 /// How long looking around may take.
 const LOOKING: Duration = Duration::from_secs(60);
 
@@ -62,7 +65,9 @@ pub(super) struct Container {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The first process and what it started itself.
+    /// The first process.
+    first: u32,
+    /// It and what it started itself.
     own: HashSet<u32>,
     bridge: Option<Bridge>,
     /// Where the kernel counts what it was killed for.
@@ -147,6 +152,17 @@ impl Container {
         self.state.lock().await.group.memory_kills()
     }
 
+    /// Whether its first process is gone although nobody here ended it. Commands die before it.
+    pub(super) async fn was_killed(&self) -> bool {
+        let first = PathBuf::from(format!("/proc/{}", self.state.lock().await.first));
+        let gone = async {
+            while first.exists() {
+                tokio::time::sleep(PAUSE).await;
+            }
+        };
+        timeout(DEATH, gone).await.is_ok()
+    }
+
     /// Ends everything that commands may have left, whether others run or not.
     pub(super) async fn end_suspects(&self) -> Result<(), SandboxError> {
         let mut state = self.state.lock().await;
@@ -167,6 +183,7 @@ impl Container {
         let first = self.daemon.first_process(&self.id).await?;
         state.own = self.daemon.processes(&self.id).await?;
         state.own.insert(first);
+        state.first = first;
         state.group = Found::of(first);
         let action = "connect container to gateway";
         let listener = self.way_in.listen(&self.daemon, &self.id, first, self.gateway_port);

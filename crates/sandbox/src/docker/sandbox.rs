@@ -35,6 +35,7 @@ const ASK: Duration = Duration::from_millis(500);
 const DRAIN: Duration = Duration::from_secs(30);
 /// How long commands may take to end when the sandbox is destroyed.
 const END: Duration = Duration::from_secs(180);
+const KILLED_FROM_OUTSIDE: &str = "its container was killed by somebody else";
 /// The code of a command that was killed.
 const KILLED: i32 = 137;
 
@@ -98,6 +99,10 @@ impl DockerSandbox {
             limit = self.full() => (Some(KILLED), Some(storage::words(limit))),
         };
         let killed = self.container.memory_kills().await.saturating_sub(kills);
+        if ended == Some(KILLED) && killed == 0 && words.is_none() && self.container.was_killed().await
+        {
+            return Err(SandboxError::retryable("run command", KILLED_FROM_OUTSIDE));
+        }
         let code = match ended {
             Some(code) if words.is_none() => command.end().await.map(|()| ExecEnd::Exited(code)),
             Some(code) => command.kill().await.map(|()| ExecEnd::Exited(code)),

@@ -8,7 +8,7 @@ use super::Verdict;
 use crate::attempt::Attempt;
 use crate::failure::Stop;
 use polar_sandbox::{Change, Content, Exec, ExecEnd};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::ffi::OsStr;
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
@@ -33,6 +33,8 @@ pub(super) struct Crossing {
     has_work: bool,
     files: Builder<Vec<u8>>,
     has_files: bool,
+    /// Links among these files.
+    links: HashSet<PathBuf>,
     problem: Option<io::Error>,
 }
 
@@ -55,6 +57,7 @@ impl Crossing {
             has_work: false,
             files: Builder::new(Vec::new()),
             has_files: false,
+            links: HashSet::new(),
             problem: None,
         }
     }
@@ -96,13 +99,18 @@ impl Crossing {
         }
     }
 
-    /// Adds what an archive has at or below `path`.
+    fn is_behind_link(&self, path: &Path) -> bool {
+        path.ancestors().any(|folder| self.links.contains(folder))
+    }
+
+    /// Adds what an archive has at or below `path`, but for what is behind a link that came
+    /// before: no folder has both, and whoever unpacks that may follow it anywhere.
     fn add_archive(&mut self, path: &str, archive: impl Read) -> io::Result<()> {
         let wanted = Path::new(path.trim_start_matches('/'));
         for entry in Archive::new(archive).entries()? {
             let mut entry = entry?;
             let inside = plain(&entry.path()?);
-            if !inside.starts_with(wanted) {
+            if !inside.starts_with(wanted) || self.is_behind_link(&inside) {
                 continue;
             }
             let kind = entry.header().entry_type();
@@ -126,7 +134,8 @@ impl Crossing {
                 EntryType::Symlink => {
                     let target = entry.link_name()?.unwrap_or_default().into_owned();
                     header.set_size(0);
-                    self.files.append_link(&mut header, inside, target)?;
+                    self.files.append_link(&mut header, &inside, target)?;
+                    self.links.insert(inside);
                 }
                 // Devices and pipes are nobody's work, and another name of a file could be of
                 // one that was not asked for.
@@ -286,6 +295,13 @@ mod tests {
         up.as_gnu_mut().unwrap().name[..14].copy_from_slice(b"out/../../root");
         up.set_cksum();
         archive.append(&up, &b"x"[..]).unwrap();
+        // A link that leads out, and a file behind it.
+        let mut link = header(EntryType::Symlink, 0o777);
+        link.set_size(0);
+        archive.append_link(&mut link, "out/bin", "/usr/local/bin").unwrap();
+        let mut behind = header(EntryType::Regular, 0o755);
+        behind.set_size(1);
+        archive.append_data(&mut behind, "out/bin/sh", &b"x"[..]).unwrap();
         let archive = archive.into_inner().unwrap();
 
         let mut crossing = Crossing::new(100);
@@ -296,7 +312,7 @@ mod tests {
             .unwrap()
             .map(|entry| entry.unwrap().path().unwrap().display().to_string())
             .collect();
-        assert_eq!(names, ["out/data", "out/sub/more"]);
+        assert_eq!(names, ["out/data", "out/sub/more", "out/bin"]);
 
         let mut small = Crossing::new(1);
         assert!(small.add_archive("/out", archive.as_slice()).is_err());
