@@ -80,7 +80,8 @@ def main() -> int:
 def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     kinds = ["local", "docker", "podman", "apptainer"]
-    there = ["local", *(kind for kind in kinds[1:] if shutil.which(kind))]
+    # Podman works as root on few machines, and without root for its own user alone.
+    there = ["local", *(kind for kind in ("docker", "apptainer") if shutil.which(kind))]
     parser.add_argument("--runtime", nargs="+", choices=kinds, default=there)
     parser.add_argument("--only", nargs="+", default=[], help="attacks whose names hold this")
     parser.add_argument("--keep", action="store_true", help="keep logs and state")
@@ -108,7 +109,7 @@ def image(runtime: str, folder: Path) -> str | None:
     if runtime == "podman":
         quiet = subprocess.DEVNULL
         subprocess.run(["podman", "load", f"--input={archive}"], check=True, stdout=quiet)
-        return f"docker.io/library/{clis.IMAGE}"
+        return f"localhost/{clis.IMAGE}"
     return str(archive)
 
 

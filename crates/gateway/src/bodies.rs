@@ -89,8 +89,5 @@ impl Drop for Held {
 }
 
 fn too_large(limit: usize) -> ApiError {
-    ApiError::new(
-        ErrorClass::TooLarge,
-        format!("the request body is larger than {limit} bytes"),
-    )
+    ApiError::new(ErrorClass::TooLarge, format!("the request body is larger than {limit} bytes"))
 }

@@ -231,7 +231,8 @@ impl Dispatcher {
         let taken = u32::try_from(taken).unwrap_or(u32::MAX);
         let free = self.info.slots.total().saturating_sub(taken);
         let free = match self.start_backoff.is_failing() {
-            true if taken > 0 => 0,
+            // Not until those that run have ended: that may take hours.
+            true if self.held.values().any(|held| held.stage() == Stage::Prepare) => 0,
             true => free.min(1),
             false => free,
         };
