@@ -159,10 +159,32 @@ impl<'a> Path<'a> {
 
     pub(crate) fn integer(&self, value: &Node<'_>) -> Result<i64, DecodeError> {
         match value {
-            Node::Number(number) => number.as_i64(),
-            _ => None,
+            Node::Number(number) => number.as_i64().ok_or_else(|| {
+                self.error(
+                    format!("is {value}"),
+                    format!("send a whole number from {} to {}", i64::MIN, i64::MAX),
+                )
+            }),
+            other => Err(self.wrong_kind(other, "a whole number")),
         }
-        .ok_or_else(|| self.error(format!("is {value}"), "send a whole number"))
+    }
+
+    /// Of 0 or more: what engines take.
+    pub(crate) fn temperature(&self, value: &Node<'_>) -> Result<f64, DecodeError> {
+        let number = self.number(value)?;
+        match number >= 0.0 && number.is_finite() {
+            true => Ok(number),
+            false => Err(self.error(format!("is {value}"), "send a number of at least 0")),
+        }
+    }
+
+    /// Above 0 and at most 1: what engines take.
+    pub(crate) fn share(&self, value: &Node<'_>) -> Result<f64, DecodeError> {
+        let number = self.number(value)?;
+        match number > 0.0 && number <= 1.0 {
+            true => Ok(number),
+            false => Err(self.error(format!("is {value}"), "send a number above 0 and at most 1")),
+        }
     }
 
     /// A count of at least 1.

@@ -5,7 +5,7 @@
 //! status decides the mapping: they retry 429, 529 and 5xx, compact on a context overflow that is
 //! worded like the vendor's, and give up on other 4xx.
 
-use crate::{Dialect, chat, google, messages, responses};
+use crate::{Dialect, LossKind, chat, google, messages, responses};
 use polar_types::ErrorClass;
 
 /// What went wrong with a call.
@@ -22,6 +22,8 @@ pub struct ApiError {
     pub retry_after: Option<f64>,
     /// The numbers of a context overflow, which some clients read out of the message.
     pub context: Option<ContextUse>,
+    /// Set where a reply was sampled that cannot be had: it is counted with the call.
+    pub loss: Option<LossKind>,
 }
 
 /// By how much a prompt is too long.
@@ -36,7 +38,8 @@ pub struct ContextUse {
 impl ApiError {
     /// An error about no field in particular.
     pub fn new(class: ErrorClass, message: impl Into<String>) -> Self {
-        Self { class, message: message.into(), field: None, retry_after: None, context: None }
+        let message = message.into();
+        Self { class, message, field: None, retry_after: None, context: None, loss: None }
     }
 
     /// The prompt does not fit. Each dialect says it in its vendor's words, which is what

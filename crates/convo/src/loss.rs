@@ -94,6 +94,9 @@ loss_kinds! {
     RefusalAsText "refusal_as_text" in Chat Responses;
     /// Half of a letter, where a harness has cut a text of UTF-16 inside it; U+FFFD stands for it.
     LoneSurrogateReplaced "lone_surrogate_replaced" in Chat Messages Responses Google;
+    /// A reply that llama.cpp's own parser could not read: it was sampled, and the engine keeps it to
+    /// itself.
+    ReplyUnreadable "reply_unreadable" in Chat Messages Responses Google;
     /// A field Polar does not know and engines have no place for.
     UnknownFieldIgnored "unknown_field_ignored" in Chat Messages Responses Google;
 }

@@ -281,3 +281,66 @@ fn a_count_is_one_number() {
     assert_eq!(count(Dialect::Messages), json!({"input_tokens": 42}));
     assert_eq!(count(Dialect::Google), json!({"totalTokens": 42}));
 }
+
+/// A field out of its range or of another type, in each dialect that has it.
+#[test]
+fn a_field_that_engines_would_refuse_is_named_with_the_mend() {
+    let message = json!([{"role": "user", "content": "x"}]);
+    let dialects = [
+        (Dialect::Chat, json!({"model": "m", "messages": message}), "top_p", ""),
+        (
+            Dialect::Messages,
+            json!({"model": "m", "max_tokens": 1, "messages": message}),
+            "top_p",
+            "",
+        ),
+        (Dialect::Responses, json!({"model": "m", "input": "x"}), "top_p", ""),
+        (
+            Dialect::Google,
+            json!({"contents": [{"role": "user", "parts": [{"text": "x"}]}]}),
+            "topP",
+            "generationConfig",
+        ),
+    ];
+    for (dialect, whole, top_p, under) in dialects {
+        let refused = |name: &str, value: Value| {
+            let mut body = whole.clone();
+            match under {
+                "" => body[name] = value,
+                under => body[under] = json!({name: value}),
+            }
+            let error = dialect.decode_request(body.to_string().as_bytes()).expect_err(name);
+            let at = if under.is_empty() { name.to_owned() } else { format!("{under}.{name}") };
+            assert_eq!(error.field, at, "{dialect:?}: {error}");
+            let response = error_response(dialect, &ApiError::from(error.clone()));
+            assert_eq!(response.status, 400);
+            let told = body_text(&response.body);
+            assert!(told.contains(&at), "{dialect:?}: {told}");
+            error.to_string()
+        };
+        for value in [json!(-0.5), json!("hot")] {
+            assert!(refused("temperature", value).contains("send a number"), "{dialect:?}");
+        }
+        for value in [json!(0), json!(1.01), json!(-1), json!([])] {
+            assert!(refused(top_p, value).contains("send a number"), "{dialect:?}");
+        }
+        if matches!(dialect, Dialect::Chat | Dialect::Google) {
+            let huge: Value = serde_json::from_str("1180591620717411303424").unwrap();
+            let said = refused("seed", huge);
+            assert!(said.contains("to 9223372036854775807"), "{said}");
+            assert!(refused("seed", json!("7")).contains("is a string; send a whole number"));
+        }
+        let stop = match dialect {
+            Dialect::Chat => ("stop", "a string or a list of strings"),
+            Dialect::Messages => ("stop_sequences", "a list"),
+            Dialect::Google => ("stopSequences", "a list"),
+            Dialect::Responses => continue,
+        };
+        let said = refused(stop.0, json!(5));
+        assert!(said.contains(&format!("is a number; send {}", stop.1)), "{said}");
+    }
+}
+
+fn body_text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}

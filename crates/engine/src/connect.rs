@@ -16,6 +16,7 @@ use crate::{Engine, EngineError, EngineInfo, EngineKind};
 use polar_types::ErrorClass;
 use serde::Deserialize;
 use serde_json::json;
+use std::path::Path;
 use std::sync::Arc;
 
 /// What to know about an engine before asking it.
@@ -52,10 +53,28 @@ pub async fn probe(
     let transport = Transport::new(url, options.api_key.as_deref(), options.timeouts)?;
     let served: Models = transport.get("/v1/models").await.map_err(not_an_engine)?;
     let model = served.choose(options.model.as_deref())?;
-    let kind = match options.kind {
-        Some(kind) => kind,
-        None => detect(&transport, model).await?,
+    let Some(asked) = options.kind else {
+        let kind = detect(&transport, model).await?;
+        return probe_as(kind, &transport, model, options).await;
     };
+    match probe_as(asked, &transport, model, options).await {
+        Ok(found) => Ok(found),
+        // What it lacks as another engine says nothing of it.
+        Err(error) => match detect(&transport, model).await {
+            Ok(answers) if answers != asked => {
+                Err(ProbeError::OtherKind { asked, answers, error: Box::new(error) })
+            }
+            _ => Err(error),
+        },
+    }
+}
+
+async fn probe_as(
+    kind: EngineKind,
+    transport: &Transport,
+    model: &Model,
+    options: EngineOptions,
+) -> Result<(Arc<dyn Engine>, ProbeReport), ProbeError> {
     let names = (model.id.as_str(), model.root.as_deref());
     if options.token_mode.is_none() && !kind.tells_ids_of_chats() {
         return Err(ProbeError::NeedsTokenMode);
@@ -65,15 +84,15 @@ pub async fn probe(
         (EngineKind::LlamaCpp | EngineKind::TensorRtLlm, Some(_)) => ParserOptions::default(),
         _ => options.parsers,
     };
-    let chosen = parser_choice::choose(own_choice, kind, &transport, names).await?;
+    let chosen = parser_choice::choose(own_choice, kind, transport, names).await?;
     let files = options.token_mode.as_ref().and_then(|mode| mode.files.as_ref());
     let vocab_size = options.vocab_size.or_else(|| match kind {
         // It does not tell.
         EngineKind::TensorRtLlm => files?.vocab_size,
         _ => None,
     });
-    let info = describe(kind, &transport, model, vocab_size).await;
-    let own_parsers = OwnParsers::ask(kind, &transport).await;
+    let info = describe(kind, transport, model, vocab_size).await;
+    let own_parsers = OwnParsers::ask(kind, transport).await;
     // Only SGLang takes tools without being able to parse calls of them.
     let parses_tools = kind != EngineKind::Sglang || own_parsers.tool_call_parser.is_some();
     let marks = match chosen {
@@ -97,7 +116,7 @@ pub async fn probe(
     let setup = Setup { parses_tools, parsers: chosen, prompt_end: prompt_end.clone() };
     let mut report = probe::run(engine(info, false).as_ref(), setup).await?;
     // Asked behind the probe, for a first generation may take minutes.
-    let generates = kind == EngineKind::Vllm && vllm_tokens::generates(&transport, &model.id).await;
+    let generates = kind == EngineKind::Vllm && vllm_tokens::generates(transport, &model.id).await;
     // The probe measures what logprobs mean; from here on the engine says so.
     let engine = engine(report.info.clone(), generates);
     let Some(token_mode) = options.token_mode else { return Ok((engine, report)) };
@@ -235,6 +254,7 @@ async fn describe(
         }
         EngineKind::LlamaCpp => {
             if let Ok(props) = transport.get::<LlamaProps>("/props").await {
+                info.model_folder = props.folder().or(info.model_folder);
                 info.version = props.build_info;
                 info.context_window = props.default_generation_settings.n_ctx;
             }
@@ -290,10 +310,21 @@ struct Version {
 
 #[derive(Deserialize)]
 struct LlamaProps {
+    /// The model's one file.
+    #[serde(default)]
+    model_path: Option<String>,
     #[serde(default)]
     build_info: Option<String>,
     #[serde(default)]
     default_generation_settings: LlamaSettings,
+}
+
+impl LlamaProps {
+    /// Where the model's tokenizer may lie too.
+    fn folder(&self) -> Option<String> {
+        let folder = Path::new(self.model_path.as_deref()?).parent()?;
+        Some(folder.to_string_lossy().into_owned()).filter(|folder| !folder.is_empty())
+    }
 }
 
 #[derive(Deserialize, Default)]

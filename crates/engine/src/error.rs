@@ -22,6 +22,8 @@ pub struct EngineError {
     pub retry_after: Option<f64>,
     /// By how much the prompt is too long, when the engine says so.
     pub context: Option<ContextUse>,
+    /// A reply was sampled, and the engine does not give it.
+    pub lost_reply: bool,
     /// Set where not the prompt is too long but the reply that was asked for.
     pub(crate) room: Option<Room>,
 }
@@ -61,6 +63,7 @@ impl EngineError {
             status: None,
             retry_after: None,
             context: None,
+            lost_reply: false,
             room: None,
         }
     }
@@ -79,7 +82,10 @@ impl EngineError {
     pub(crate) fn from_answer(status: u16, retry_after: Option<f64>, body: &[u8]) -> Self {
         let said = Said::read(body);
         let context = said.context_use();
+        let lost_reply = said.is_lost_reply();
         let class = match status {
+            // Asked again it would sample another: those that it cannot read would be missing.
+            _ if lost_reply => ErrorClass::Invalid,
             _ if context.is_some() || said.is_overflow() => ErrorClass::ContextOverflow,
             // The key is Polar's own, so to the harness the engine is out of order.
             401 | 403 => ErrorClass::Unavailable,
@@ -92,11 +98,15 @@ impl EngineError {
             _ => ErrorClass::Unavailable,
         };
         let mut message = format!("{} (HTTP {status})", said.message);
-        if let Some(advice) = advice(status, class) {
+        let advice = match lost_reply {
+            true => Some(LOST_REPLY),
+            false => advice(status, class),
+        };
+        if let Some(advice) = advice {
             let _ = write!(message, "; {advice}");
         }
         let room = said.room().filter(|_| (400..500).contains(&status));
-        Self { class, message, status: Some(status), retry_after, context, room }
+        Self { class, message, status: Some(status), retry_after, context, lost_reply, room }
     }
 
     /// An error object inside a stream that began well.
@@ -114,6 +124,10 @@ impl EngineError {
         Self { context, room, ..Self::new(class, message) }
     }
 }
+
+const LOST_REPLY: &str = "llama.cpp has sampled a reply that its own parser cannot read, and does not \
+     give it; it is counted as `reply_unreadable`. In token mode (--token-mode) replies come back \
+     whatever they hold";
 
 fn advice(status: u16, class: ErrorClass) -> Option<&'static str> {
     match (status, class) {
@@ -177,6 +191,11 @@ impl Said {
             prompt_tokens: object.n_prompt_tokens,
             window: object.n_ctx,
         }
+    }
+
+    /// What llama.cpp says of a reply whose bytes make no characters, or whose calls are malformed.
+    fn is_lost_reply(&self) -> bool {
+        self.message.starts_with("The model produced output that does not match the expected")
     }
 
     fn is_overflow(&self) -> bool {
@@ -309,6 +328,16 @@ mod tests {
         let error = EngineError::from_answer(400, None, body.as_bytes());
         assert_eq!(error.class, ErrorClass::ContextOverflow, "{error}");
         error.context.unwrap()
+    }
+
+    #[test]
+    fn a_reply_that_llama_cpp_keeps_to_itself_is_not_asked_for_again() {
+        let said = r#"{"error":{"code":500,"message":"The model produced output that does not match the expected Content-only format","type":"server_error"}}"#;
+        let error = EngineError::from_answer(500, None, said.as_bytes());
+        assert!(error.lost_reply && !error.class.is_retryable(), "{error:?}");
+        assert!(error.message.contains("--token-mode"), "{error}");
+        let other = EngineError::from_answer(500, None, br#"{"error":{"message":"died"}}"#);
+        assert!(!other.lost_reply && other.class.is_retryable(), "{other:?}");
     }
 
     #[test]

@@ -13,6 +13,7 @@ use crate::tokens::{Vocabulary, pair_by_id};
 use crate::weight_version::settle_version;
 use crate::{EngineEnd, EngineError, EngineEvent, EngineInfo, EngineStream};
 use async_trait::async_trait;
+use bytes::Bytes;
 use polar_convo::{Request, Usage};
 use polar_types::ErrorClass;
 use serde::Deserialize;
@@ -22,6 +23,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 const COMPLETION: &str = "/completion";
+
+/// Before it answers, the server reads a reply with a parser even where it was asked with ids, and
+/// fails it (HTTP 500) where its bytes are no characters: what was sampled would be lost. This is
+/// its own parser that reads nothing, in the form in which the server hands parsers on.
+const CHAT_PARSER: (&str, &str) =
+    ("chat_parser", r#"{"parsers": [{"type": "epsilon"}], "rules": {}, "root": 0}"#);
 
 /// Says that a reply went on behind an end that the server does not know, and was cut there.
 const CUT_AT: &str = "cut_at_stop_token";
@@ -43,10 +50,16 @@ impl TokenEngine for LlamaCpp {
     async fn sample(&self, mut request: SampleRequest) -> Result<EngineStream, EngineError> {
         request.shows_no_picture()?;
         request.fit(&self.info)?;
-        let (body, not_sent) = sample_body(&request);
-        let body = serde_json::to_vec(&body).map_err(EngineError::malformed)?;
+        let (mut body, not_sent) = sample_body(&request);
         let reader = LlamaTokenReader::new(&self.info, &request, &not_sent);
-        let reply = self.transport.reply(COMPLETION, body, request.names()).await?;
+        let reply = match self.complete(&body, &request).await {
+            // A version that hands parsers on in another form.
+            Err(error) if error.status == Some(400) && error.message.contains(CHAT_PARSER.0) => {
+                body.remove(CHAT_PARSER.0);
+                self.complete(&body, &request).await?
+            }
+            replied => replied?,
+        };
         whole(&reply, reader, settle_version(None)).await
     }
 
@@ -60,6 +73,17 @@ impl TokenEngine for LlamaCpp {
 
     async fn render(&self, request: &Request) -> Result<Vec<u32>, EngineError> {
         Ok(render(self.transport.clone(), self.prompt(request)).await?.ids)
+    }
+}
+
+impl LlamaCpp {
+    async fn complete(
+        &self,
+        body: &Map<String, Value>,
+        request: &SampleRequest,
+    ) -> Result<Bytes, EngineError> {
+        let body = serde_json::to_vec(body).map_err(EngineError::malformed)?;
+        self.transport.reply(COMPLETION, body, request.names()).await
     }
 }
 
@@ -97,6 +121,7 @@ fn sample_body(request: &SampleRequest) -> (Map<String, Value>, Vec<String>) {
     body.insert("return_tokens".into(), true.into());
     body.insert("cache_prompt".into(), true.into());
     body.insert("prompt".into(), json!(&*request.prompt));
+    body.insert(CHAT_PARSER.0.into(), CHAT_PARSER.1.into());
     (body, rest.into_iter().map(|(name, _)| name).collect())
 }
 

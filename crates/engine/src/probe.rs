@@ -69,6 +69,19 @@ pub enum ProbeError {
         /// Where it answers.
         url: String,
     },
+    /// It is not the engine that it is said to be.
+    #[error(
+        "--engine-kind says {}, and {} answers there; leave --engine-kind out, or name the right one",
+        asked.name(), answers.name()
+    )]
+    OtherKind {
+        /// What was said.
+        asked: EngineKind,
+        /// What answers.
+        answers: EngineKind,
+        /// What is wrong with it as the engine that it is said to be.
+        error: Box<ProbeError>,
+    },
     /// Its chat completions cannot be trained on.
     #[error(
         "TensorRT-LLM tells no token ids in chat completions, so it serves in token mode only: give \

@@ -4,13 +4,15 @@ use crate::bodies::Held;
 use crate::prompt::Prompt;
 use jiff::Timestamp;
 use polar_convo::{
-    ApiError, Dialect, Reply, ReplyEvent, Request, ToolChoice, chat_tool_choice, reply_message,
+    ApiError, Dialect, Loss, Reply, ReplyEvent, Request, ToolChoice, chat_tool_choice,
+    reply_message,
 };
 use polar_engine::{EngineEnd, EngineInfo};
 use polar_record::{CallMeta, CallRecord};
 use polar_types::CallId;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 /// Everything known of a call that has not ended.
@@ -29,6 +31,8 @@ pub(crate) struct OpenCall {
     logprob_mode: String,
     extra: Map<String, Value>,
     headers: BTreeMap<String, String>,
+    /// How the prompt was made, in token mode.
+    planned: Arc<OnceLock<Prompt>>,
     prompt_ids: Option<Vec<u32>>,
     sampled_ids: Vec<u32>,
     logprobs: Vec<Option<f32>>,
@@ -87,6 +91,7 @@ impl OpenCall {
             logprob_mode: engine.logprob_mode.clone(),
             extra,
             headers,
+            planned: Arc::default(),
             prompt_ids: None,
             sampled_ids: Vec::new(),
             logprobs: Vec::new(),
@@ -112,8 +117,21 @@ impl OpenCall {
     }
 
     /// Notes how the prompt was made.
-    pub(crate) fn prompted_by(&mut self, prompt: &Prompt) {
-        self.extra.insert("prompt".to_owned(), prompt.note());
+    pub(crate) fn prompted_by(&mut self, planned: &Arc<OnceLock<Prompt>>) {
+        if let Some(prompt) = planned.get() {
+            self.extra.insert("prompt".to_owned(), prompt.note());
+        }
+        self.planned = Arc::clone(planned);
+    }
+
+    /// The prompt of a call that ended before the engine told it, if it was made here. With pictures
+    /// it would have been longer.
+    fn note_planned(&mut self) {
+        if let (None, Some(Prompt::Ids { plan, pictures })) = (&self.prompt_ids, self.planned.get())
+            && pictures.is_empty()
+        {
+            self.prompt_ids = Some(plan.ids.clone());
+        }
     }
 
     pub(crate) fn chunk(&mut self, events: &[ReplyEvent], ids: &[u32], logprobs: &[Option<f32>]) {
@@ -158,7 +176,8 @@ impl OpenCall {
     }
 
     /// The record of a call that ended because nobody waits for it any more.
-    pub(crate) fn into_cancelled_record(self, why: &str) -> CallRecord {
+    pub(crate) fn into_cancelled_record(mut self, why: &str) -> CallRecord {
+        self.note_planned();
         let mut record = self.into_unended_record();
         "cancelled".clone_into(&mut record.meta.finish_reason);
         record.meta.error = Some(why.to_owned());
@@ -166,10 +185,20 @@ impl OpenCall {
     }
 
     /// The record of a call that failed.
-    pub(crate) fn into_failed_record(self, error: &ApiError) -> CallRecord {
+    pub(crate) fn into_failed_record(mut self, error: &ApiError) -> CallRecord {
+        // An engine that refused the call had no such prompt.
+        if !self.sampled_ids.is_empty() {
+            self.note_planned();
+        }
         let mut record = self.into_unended_record();
         "error".clone_into(&mut record.meta.finish_reason);
         record.meta.error = Some(error.message.clone());
+        if let Some(kind) = error.loss {
+            let losses = record.meta.extra.entry("losses").or_insert_with(|| json!([]));
+            if let Some(losses) = losses.as_array_mut() {
+                losses.push(json!(Loss { kind, field: String::new(), count: 1 }));
+            }
+        }
         // Tells a prompt that was rightly refused from an engine that failed.
         record.meta.extra.insert("error_class".to_owned(), json!(error.class.label()));
         record

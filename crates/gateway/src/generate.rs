@@ -268,10 +268,11 @@ impl Start {
             return engine.generate(asked).await.map_err(|error| engine_failure(&error));
         };
         let planned = prompts.plan(&asked.request, messages, tools).await?;
+        let planned = prompt.get_or_init(|| planned);
         if let Some(call) = lock(&call).as_mut() {
-            call.prompted_by(&planned);
+            call.prompted_by(&prompt);
         }
-        let begun = match prompt.get_or_init(|| planned) {
+        let begun = match planned {
             Prompt::Ids { plan, pictures } => {
                 let (ids, pictures) = (plan.ids.as_slice().into(), pictures.clone());
                 let session = Some(session.id().to_string());

@@ -9,8 +9,8 @@ use crate::session::{Session, SharedCall, lock};
 use bytes::Bytes;
 use futures_util::{FutureExt, Stream, StreamExt};
 use polar_convo::{
-    ApiError, Asked, FinishReason, OpenTurn, Reply, ReplyEnd, ReplyEvent, ReplyHead, Request,
-    StreamEncoder,
+    ApiError, Asked, FinishReason, LossKind, OpenTurn, Reply, ReplyEnd, ReplyEvent, ReplyHead,
+    Request, StreamEncoder,
 };
 use polar_engine::{EngineEnd, EngineError, EngineEvent, EngineStream};
 use polar_record::{CallFingerprint, CallRecord};
@@ -296,6 +296,7 @@ pub(crate) fn engine_failure(error: &EngineError) -> ApiError {
     ApiError {
         retry_after: error.retry_after,
         context: error.context,
+        loss: error.lost_reply.then_some(LossKind::ReplyUnreadable),
         ..ApiError::new(error.class, format!("inference engine: {}", error.message))
     }
 }

@@ -65,6 +65,11 @@ pub fn advice(cause: ForkCause) -> Advice {
             "a reply was cut at its limit, and its end was closed or dropped when it came back; \
              in token mode it stays as sampled and is closed by a rule",
         ),
+        ForkCause::Unanswered => (
+            Remedy::None,
+            "the reply before never came: the harness hung up on it, or it broke off; what was \
+             sampled of it is counted and not trained, and there is nothing to heal",
+        ),
         ForkCause::Retry => (
             Remedy::None,
             "the harness asked the same again; both replies are trained, and `prefix_tree` keeps \

@@ -22,8 +22,8 @@ type Place = (u32, usize);
 pub(crate) struct Causes<'a> {
     session: &'a RecordedSession,
     lineages: &'a Lineages,
-    /// Prompts asked.
-    prompts: HashSet<Place>,
+    /// Prompts asked, with the last call that did.
+    prompts: HashMap<Place, u32>,
     /// The call that ended a history with its reply.
     replies: HashMap<Place, u32>,
     /// Length of the prompt that a call's lineage began with.
@@ -35,7 +35,7 @@ impl<'a> Causes<'a> {
         Self {
             session,
             lineages,
-            prompts: HashSet::new(),
+            prompts: HashMap::new(),
             replies: HashMap::new(),
             first_prompt: Vec::new(),
         }
@@ -44,7 +44,8 @@ impl<'a> Causes<'a> {
     /// Makes a call one of the earlier ones. Calls are passed in order.
     pub(crate) fn pass(&mut self, index: u32) {
         let call = self.call(index);
-        self.prompts.extend(call.prompt_end().and_then(|end| place(self.session.tokens(), end)));
+        let asked = call.prompt_end().and_then(|end| place(self.session.tokens(), end));
+        self.prompts.extend(asked.map(|place| (place, index)));
         let exchange = place(self.session.messages_tree(), call.exchange_end());
         self.replies.extend(exchange.map(|place| (place, index)));
         let own = call.prompt_end().map_or(0, Position::depth);
@@ -85,8 +86,11 @@ impl<'a> Causes<'a> {
     pub(crate) fn cause(&self, index: u32) -> ForkCause {
         let call = self.call(index);
         let asked = call.prompt_end().and_then(|end| place(self.session.tokens(), end));
-        if asked.is_some_and(|place| self.prompts.contains(&place)) {
-            return ForkCause::Retry;
+        if let Some(before) = asked.and_then(|place| self.prompts.get(&place)) {
+            return match self.is_unanswered(*before) {
+                true => ForkCause::Unanswered,
+                false => ForkCause::Retry,
+            };
         }
         let Some(before) = self.compared_with(call) else {
             return ForkCause::NewLineage;
@@ -96,6 +100,8 @@ impl<'a> Causes<'a> {
             ForkCause::NewLineage
         } else if pair.tools_differ_at_the_front() {
             ForkCause::ToolsChanged
+        } else if pair.parts_at_an_unanswered_call() {
+            ForkCause::Unanswered
         } else {
             pair.cause_at_turn()
         }
@@ -147,6 +153,11 @@ impl<'a> Causes<'a> {
         let tree = self.session.messages_tree();
         let shared = tree.shared_depth(call.exchange_end(), self.call(other).exchange_end());
         shared.min(call.prompt_messages())
+    }
+
+    /// Whether a call's reply never came to its end.
+    fn is_unanswered(&self, index: u32) -> bool {
+        matches!(self.call(index).meta.finish_reason.as_str(), "abort" | "cancelled" | "error")
     }
 
     fn call(&self, index: u32) -> &'a RecordedCall {
@@ -210,6 +221,13 @@ impl<'a> Pair<'a> {
         let before = self.causes.call(self.before);
         let front = self.causes.first_prompt[self.before as usize];
         before.tools_number() != self.after.tools_number() && self.shared < front
+    }
+
+    /// Whether the histories are the same up to a reply that never came.
+    fn parts_at_an_unanswered_call(&self) -> bool {
+        let asked = self.causes.call(self.turn).prompt_messages();
+        self.causes.is_unanswered(self.turn)
+            && self.first_difference().is_none_or(|(at, _)| at >= asked)
     }
 
     fn cause_at_turn(&self) -> ForkCause {

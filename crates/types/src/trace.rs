@@ -98,6 +98,8 @@ pub enum ForkCause {
     Retokenised,
     /// An earlier reply was cut at its token limit and its end was closed or dropped.
     TruncatedTurn,
+    /// The reply that the call would go on from never came: the harness hung up on it, or it broke off.
+    Unanswered,
     /// The same prompt was asked again.
     Retry,
     /// A second call continues from a reply that another call already continued.
@@ -108,7 +110,7 @@ pub enum ForkCause {
 
 impl ForkCause {
     /// All there are.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::NewLineage,
         Self::HistoryRewritten,
         Self::ReasoningStripped,
@@ -116,6 +118,7 @@ impl ForkCause {
         Self::ToolsChanged,
         Self::Retokenised,
         Self::TruncatedTurn,
+        Self::Unanswered,
         Self::Retry,
         Self::Branch,
         Self::PerRequest,

@@ -974,6 +974,7 @@ ForkCause = Union[
         "tools_changed",
         "retokenised",
         "truncated_turn",
+        "unanswered",
         "retry",
         "branch",
         "per_request",

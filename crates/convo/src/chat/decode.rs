@@ -68,8 +68,8 @@ pub(crate) fn decode(body: Fields<'_>) -> Result<Request, DecodeError> {
             "tool_choice" => request.tool_choice = Some(tool_choice(value, &at, &mut losses)?),
             "functions" => older_tools = Some(functions(value, &at)?),
             "function_call" => older_choice = Some(function_choice(value, &at, &mut losses)?),
-            "temperature" => sampling.temperature = Some(at.number(&value)?),
-            "top_p" => sampling.top_p = Some(at.number(&value)?),
+            "temperature" => sampling.temperature = Some(at.temperature(&value)?),
+            "top_p" => sampling.top_p = Some(at.share(&value)?),
             "top_k" => sampling.top_k = Some(at.integer(&value)?),
             "seed" => sampling.seed = Some(at.integer(&value)?),
             "stop" => sampling.stop = stop(value, &at)?,
@@ -188,7 +188,8 @@ fn text_only(value: Node<'_>, at: &Path<'_>) -> Result<(), DecodeError> {
 fn stop(value: Node<'_>, at: &Path<'_>) -> Result<Vec<String>, DecodeError> {
     match value {
         Node::Text(_) => at.stop_strings(Node::List(vec![value])),
-        other => at.stop_strings(other),
+        Node::List(_) => at.stop_strings(value),
+        other => Err(at.wrong_kind(&other, "a string or a list of strings")),
     }
 }
 

@@ -31,8 +31,8 @@ pub(super) fn generation_config(
         let at = at.field(&name);
         let sampling = &mut request.sampling;
         match camel_case(&name).as_ref() {
-            "temperature" => sampling.temperature = Some(at.number(&value)?),
-            "topP" => sampling.top_p = Some(at.number(&value)?),
+            "temperature" => sampling.temperature = Some(at.temperature(&value)?),
+            "topP" => sampling.top_p = Some(at.share(&value)?),
             "topK" => sampling.top_k = Some(whole_number(&value, &at)?),
             "maxOutputTokens" => sampling.max_tokens = Some(at.count(&value)?),
             "seed" => sampling.seed = Some(at.integer(&value)?),

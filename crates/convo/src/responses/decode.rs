@@ -97,8 +97,8 @@ impl Draft<'_> {
         match name {
             "model" => request.model = at.string(value)?,
             "stream" => request.stream = at.bool(&value)?,
-            "temperature" => request.sampling.temperature = Some(at.number(&value)?),
-            "top_p" => request.sampling.top_p = Some(at.number(&value)?),
+            "temperature" => request.sampling.temperature = Some(at.temperature(&value)?),
+            "top_p" => request.sampling.top_p = Some(at.share(&value)?),
             "max_output_tokens" => request.sampling.max_tokens = Some(at.count(&value)?),
             "parallel_tool_calls" => {
                 let parallel = at.bool(&value)?;

@@ -24,10 +24,29 @@ use std::sync::Arc;
 pub enum TokenModeError {
     /// Nobody says where the model's files are.
     #[error(
-        "token mode needs the model's tokenizer and chat template, and the engine does not tell a \
-         folder that is on this machine; give it with --model-files FOLDER"
+        "token mode needs the model's tokenizer and chat template, and the engine does not say where \
+         they are; give their folder with --model-files FOLDER"
     )]
     NoFiles,
+    /// They are not on this machine.
+    #[error(
+        "token mode needs the model's tokenizer and chat template; the engine has its model from \
+         {told:?}, which is no folder on this machine; copy its tokenizer.json and chat template \
+         here, and give their folder with --model-files FOLDER"
+    )]
+    FilesElsewhere {
+        /// Where the engine says that they are.
+        told: String,
+    },
+    /// The folder that the engine tells has not what it takes.
+    #[error(
+        "token mode looked where the engine says that it has its model from, for tokenizer.json and a \
+         chat template: {error}; or give another folder with --model-files FOLDER"
+    )]
+    FilesOfEngine {
+        /// What is missing.
+        error: ModelFilesError,
+    },
     /// The files cannot be used.
     #[error(transparent)]
     Files(#[from] ModelFilesError),
@@ -347,11 +366,11 @@ fn passed(name: &str, detail: impl Into<String>) -> Check {
 
 /// From where the engine has them.
 fn files_of(engine: &dyn Engine) -> Result<ModelFiles, TokenModeError> {
-    let folder = engine.info().model_folder.as_deref().ok_or(TokenModeError::NoFiles)?;
-    let folder = std::path::Path::new(folder);
+    let told = engine.info().model_folder.as_deref().ok_or(TokenModeError::NoFiles)?;
+    let folder = std::path::Path::new(told);
     match folder.is_absolute() && folder.is_dir() {
-        true => Ok(ModelFiles::read(folder)?),
-        false => Err(TokenModeError::NoFiles),
+        true => ModelFiles::read(folder).map_err(|error| TokenModeError::FilesOfEngine { error }),
+        false => Err(TokenModeError::FilesElsewhere { told: told.to_owned() }),
     }
 }
 

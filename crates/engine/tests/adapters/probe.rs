@@ -2,7 +2,7 @@
 
 use crate::fake_engine::{Answer, Asked, FakeEngine, fixture, recorded};
 use crate::vllm::pages;
-use polar_engine::{EngineKind, EngineOptions, Outcome, ProbeError, ProbeReport};
+use polar_engine::{EngineKind, EngineOptions, Outcome, ProbeError, ProbeReport, TokenModeOptions};
 use serde_json::{Value, json};
 
 /// A vLLM whose whole and streamed replies have been tampered with.
@@ -201,4 +201,66 @@ async fn an_engine_under_another_name_is_known_by_its_pages() {
     })
     .await;
     assert_eq!(crate::fake_engine::connect(&server).await.info().kind, EngineKind::Vllm);
+}
+
+#[tokio::test]
+async fn an_engine_that_is_not_the_one_that_was_named_is_told_apart_from_an_old_one() {
+    for (name, kind) in [("sglang", EngineKind::Sglang), ("llamacpp", EngineKind::LlamaCpp)] {
+        let server = recorded("vllm", pages).await;
+        let options = EngineOptions { kind: Some(kind), ..EngineOptions::default() };
+        let error = polar_engine::connect(&server.url, options).await.err().unwrap();
+        let ProbeError::OtherKind { asked, answers, .. } = &error else { panic!("{error}") };
+        assert_eq!((*asked, *answers), (kind, EngineKind::Vllm), "{name}");
+        let said = error.to_string();
+        assert!(said.contains("leave --engine-kind out") && said.contains("vLLM"), "{said}");
+        assert!(!said.contains("update"), "{said}");
+    }
+}
+
+/// Where token mode looks for the model's files when nobody gives them, and what it says of that.
+#[tokio::test]
+async fn token_mode_says_where_it_has_looked_for_the_models_files() {
+    let beside = tempfile::tempdir().unwrap();
+    let file = beside.path().join("model.gguf").to_string_lossy().into_owned();
+    let refusal = async |model_path: Option<String>| {
+        let server = recorded("llama", move |asked| match (asked.path.as_str(), &model_path) {
+            ("/props", Some(path)) => Answer::json(json!({
+                "model_path": path, "default_generation_settings": {"n_ctx": 16384},
+            })),
+            _ => crate::llama_cpp::pages(asked),
+        })
+        .await;
+        let token_mode = Some(TokenModeOptions::default());
+        let options = EngineOptions { token_mode, ..EngineOptions::default() };
+        polar_engine::connect(&server.url, options).await.err().unwrap().to_string()
+    };
+    let said = refusal(None).await;
+    assert!(said.contains("does not say where") && said.contains("--model-files"), "{said}");
+    let said = refusal(Some("/elsewhere/models/qwen.gguf".to_owned())).await;
+    assert!(said.contains("\"/elsewhere/models\", which is no folder on this"), "{said}");
+    let folder = beside.path().to_string_lossy().into_owned();
+    let said = refusal(Some(file.clone())).await;
+    assert!(said.contains(&format!("{folder} has no tokenizer.json")), "{said}");
+    assert!(
+        said.contains("looked where the engine says") && said.contains("--model-files"),
+        "{said}"
+    );
+    std::fs::write(beside.path().join("tokenizer.json"), "{}").unwrap();
+    let said = refusal(Some(file.clone())).await;
+    assert!(said.contains(&format!("{folder} has no chat template")), "{said}");
+    // Another model's files are taken, and found to be another model's.
+    polar_simulator::write_model_files(beside.path()).unwrap();
+    let said = refusal(Some(file)).await;
+    assert!(!said.contains(&folder) && said.starts_with("token mode: "), "{said}");
+}
+
+#[tokio::test]
+async fn the_simulator_tells_its_vocabulary_as_vllm_does() {
+    let simulator =
+        polar_simulator::serve(polar_simulator::SimulatorConfig::default()).await.unwrap();
+    let (engine, report) =
+        polar_engine::probe(&simulator.url(), EngineOptions::default()).await.unwrap();
+    assert!(engine.info().vocab_size.is_some(), "{report}");
+    let told = report.checks.iter().find(|check| check.name == "vocabulary").unwrap();
+    assert_eq!(told.outcome, Outcome::Passed, "{told:?}");
 }

@@ -8,6 +8,7 @@ mod chat;
 mod cut_calls;
 mod edited_history;
 mod hand_engine;
+mod hang_ups;
 mod history;
 mod limits;
 mod lost_turns;

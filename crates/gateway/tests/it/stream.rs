@@ -4,7 +4,8 @@
 use super::hand_engine::engine_error;
 use super::*;
 use futures_util::{Stream, StreamExt};
-use polar_types::ErrorClass;
+use polar_trajectory::build;
+use polar_types::{ErrorClass, TrajectoryStrategy};
 
 /// Reads a body until what came so far contains `wanted`.
 async fn read_until<B: AsRef<[u8]>, E: std::fmt::Debug>(
@@ -189,4 +190,28 @@ async fn an_answer_names_its_call_as_the_record_does() {
         let known = call.meta.extra["engine_request_id"].as_str().map(str::to_owned);
         assert_eq!(named, known.filter(|_| call.meta.dialect != "google"));
     }
+}
+
+/// llama.cpp samples a reply and fails it: asked again it would sample another one.
+#[tokio::test]
+async fn a_reply_that_the_engine_keeps_to_itself_is_counted_and_not_asked_for_again() {
+    let rig = Rig::start().await;
+    let session = rig.open("s");
+    for stream in [false, true] {
+        for (path, body) in dialects(stream) {
+            let mut error = engine_error(ErrorClass::Invalid, "because");
+            error.lost_reply = true;
+            rig.engine.refuse(error);
+            let refused = rig.post(path, session.secret(), &body).send().await.unwrap();
+            assert_eq!(refused.status(), 400, "{path}");
+            assert_eq!(refused.headers()["x-should-retry"], "false", "{path}");
+        }
+    }
+    session.close().unwrap();
+    let recorded = rig.recorded("s");
+    for call in recorded.calls() {
+        assert_eq!(call.meta.extra["losses"][0]["kind"], "reply_unreadable");
+    }
+    let built = build(&recorded, TrajectoryStrategy::PrefixMerging, None);
+    assert_eq!(built.trajectory.translation.losses["reply_unreadable"], 8);
 }

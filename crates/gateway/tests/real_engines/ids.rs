@@ -1,7 +1,7 @@
 //! Ids in and ids out: conversations whose history is the ids that were sampled.
 
 use crate::conversations::{ROUNDING, Spread};
-use crate::engine_under_test::EngineUnderTest;
+use crate::engine_under_test::{EngineUnderTest, model_folder};
 use crate::faults::{until_running, uuid_like};
 use futures_util::StreamExt;
 use polar_convo::{Dialect, FinishReason, Message, ReplyEvent, Request, Role, Sampling, Tool};
@@ -10,7 +10,7 @@ use polar_engine::{
     TokenEngine,
 };
 use polar_types::ErrorClass;
-use serde_json::{Map, json};
+use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
 /// What one sampling gave.
@@ -406,4 +406,20 @@ pub(crate) async fn vllm_tells_weights_of_an_aborted_reply() {
     assert!(!reply.ids.is_empty() && reply.logprobs.iter().all(Option::is_some));
     let [span] = reply.end.weight_versions.as_slice() else { panic!("{:?}", reply.end) };
     assert_eq!(span.version.as_deref(), Some("step-1"));
+}
+
+/// Bytes of which no character is made: the server's own parser would fail the reply, and what was
+/// sampled would be missing among all that is.
+pub(crate) async fn llama_gives_ids_that_make_no_characters() {
+    let under = EngineUnderTest::connect(EngineKind::LlamaCpp).await;
+    let tokenizer = std::fs::read(model_folder().join("tokenizer.json")).unwrap();
+    let tokenizer: Value = serde_json::from_slice(&tokenizer).unwrap();
+    // The byte that begins a character of three, as tokenizers of bytes write it.
+    let byte = tokenizer["model"]["vocab"]["æ"].as_u64().unwrap();
+    let mut request = behind(&[1, 2, 3], Sampling { max_tokens: Some(9), ..sampling(1.0) });
+    request.rest.insert("logit_bias".to_owned(), json!([[byte, 1000]]));
+    let sampled = read(under.engine.tokens().unwrap().sample(request).await.unwrap()).await;
+    assert_eq!(sampled.ids, vec![byte as u32; 9]);
+    assert_eq!(sampled.logprobs.len(), 9);
+    assert_eq!(sampled.end.finish, FinishReason::Length);
 }

@@ -180,3 +180,8 @@ async fn vllm_takes_ids_in_two_places() {
 async fn vllm_tells_which_weights_sampled_ids_that_were_aborted() {
     ids::vllm_tells_weights_of_an_aborted_reply().await;
 }
+
+#[tokio::test]
+async fn llama_gives_ids_that_make_no_characters() {
+    ids::llama_gives_ids_that_make_no_characters().await;
+}

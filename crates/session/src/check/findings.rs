@@ -264,7 +264,9 @@ fn lineages(evidence: &Evidence<'_>) -> Finding {
     let session = evidence.session;
     let started = session.forks.get(&ForkCause::NewLineage).copied().unwrap_or(0);
     let is_foreseen = |cause: &ForkCause| {
-        *cause == ForkCause::NewLineage || evidence.expect.forks.contains(cause)
+        // What never reached the harness it cannot go on from.
+        matches!(cause, ForkCause::NewLineage | ForkCause::Unanswered)
+            || evidence.expect.forks.contains(cause)
     };
     let causes = |foreseen: bool| {
         let causes = session.forks.iter().filter(|(cause, _)| **cause != ForkCause::NewLineage);

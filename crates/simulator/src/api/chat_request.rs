@@ -24,6 +24,8 @@ pub(super) struct SamplingFields {
     pub temperature: Option<f64>,
     pub top_p: Option<f64>,
     pub seed: Option<i64>,
+    /// Biases nothing: its ids are looked at, which is how a client learns the vocabulary's size.
+    pub logit_bias: Option<Map<String, Value>>,
     pub return_token_ids: Option<bool>,
     pub return_tokens_as_token_ids: Option<bool>,
     pub prompt_logprobs: Option<i64>,

@@ -121,6 +121,7 @@ impl Generation {
         (prompt, prompt_text): (Vec<u32>, Option<String>),
         wish: &Wish<'_>,
     ) -> Result<Self, ApiError> {
+        in_vocabulary(&fields, simulator.vocabulary.size())?;
         let size = (prompt.len(), prompt_text.is_some());
         let limits = limits(&fields, size, &simulator.config, wish.parsers.tools)?;
         let salt = fields.cache_salt.as_deref().map_or(0, text_seed);
@@ -303,6 +304,20 @@ pub(super) fn own_ids(simulator: &Simulator, ids: &[Value]) -> Result<Vec<u32>, 
             u32::try_from(id).ok().filter(|_| id < size).ok_or(ApiError::out_of_vocabulary(id))
         })
         .collect()
+}
+
+/// Refuses a bias on tokens that there are not, in vLLM's words.
+fn in_vocabulary(fields: &SamplingFields, size: u32) -> Result<(), ApiError> {
+    let biased = fields.logit_bias.iter().flatten().map(|(id, _)| id.as_str());
+    let unknown = |id: &&str| id.parse::<u32>().map_or(true, |id| id >= size);
+    let unknown: Vec<_> = biased.filter(unknown).collect();
+    match unknown.is_empty() {
+        true => Ok(()),
+        false => Err(ApiError::bad_request(format!(
+            "token_id(s) [{}] in logit_bias contain out-of-vocab token ids. Vocabulary size: {size}",
+            unknown.join(", ")
+        ))),
+    }
 }
 
 fn limits(
