@@ -2,10 +2,12 @@
 
 mod checks;
 mod harness;
+mod stages;
 mod tasks;
 
 pub(crate) use checks::{Drift, Verify};
 pub(crate) use harness::{Harness, HarnessCheck};
+pub(crate) use stages::StageArgs;
 pub(crate) use tasks::{Import, ImportArgs, ImportHarbor, ImportJsonl, ImportSwebench, Tasks};
 
 use clap::parser::ValueSource;
@@ -175,6 +177,9 @@ pub(crate) struct NodeArgs {
     #[arg(long, default_value_t = 4, value_name = "N",
         value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) concurrency: u32,
+
+    #[command(flatten)]
+    pub(crate) stages: StageArgs,
 
     /// How local sandboxes are isolated.
     #[arg(long, value_enum, default_value_t = Isolation::Bubblewrap, value_name = "HOW")]
@@ -375,6 +380,9 @@ pub(crate) struct GatewayNode {
     #[arg(long, default_value_t = 4, value_name = "N",
         value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) concurrency: u32,
+
+    #[command(flatten)]
+    pub(crate) stages: StageArgs,
 
     /// How local sandboxes are isolated.
     #[arg(long, value_enum, default_value_t = Isolation::Bubblewrap, value_name = "HOW")]

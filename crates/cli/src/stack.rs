@@ -1,7 +1,7 @@
 //! Wiring: from what the user said to running parts.
 
 use crate::api::base_url;
-use crate::args::{EngineArgs, EngineKindArg, Isolation, NodeArgs};
+use crate::args::{EngineArgs, EngineKindArg, Isolation, NodeArgs, StageArgs};
 use crate::interrupt::{Interrupted, Interrupts};
 use crate::paths;
 use crate::token::{self, Token};
@@ -18,7 +18,7 @@ use polar_sandbox::{
 };
 use polar_server::{Server, ServerConfig, ServerHandle, StartError};
 use polar_session::harness::HarnessAdapter;
-use polar_types::{Known, Slots};
+use polar_types::Known;
 use std::io::{ErrorKind, Write as _};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -62,6 +62,7 @@ impl Stack {
             gateway_listen: SocketAddr::new(config.node.proxy_host, config.node.proxy_port),
             control: None,
             concurrency: config.node.concurrency,
+            stages: config.node.stages,
             isolation: config.node.local_isolation,
             allow_mounts: config.node.allow_mounts,
             engine,
@@ -232,6 +233,7 @@ pub(crate) struct NodeSettings {
     /// Where sessions are opened by hand, and the token that it takes.
     pub(crate) control: Option<(SocketAddr, String)>,
     pub(crate) concurrency: u32,
+    pub(crate) stages: StageArgs,
     pub(crate) isolation: Isolation,
     /// What tasks may have shown of this machine.
     pub(crate) allow_mounts: Vec<AllowedMount>,
@@ -240,9 +242,6 @@ pub(crate) struct NodeSettings {
 
 pub(crate) async fn node_config(settings: NodeSettings) -> Result<NodeConfig> {
     paths::make_private(&settings.state)?;
-    let run = settings.concurrency;
-    // Sandboxes prepared ahead and graded behind, so that run slots never wait for them.
-    let ahead = run.div_ceil(2);
     // Without a server no session runs here, so no sandbox has to work.
     let providers = match settings.server {
         Some(_) => working_providers(&settings).await?,
@@ -254,7 +253,9 @@ pub(crate) async fn node_config(settings: NodeSettings) -> Result<NodeConfig> {
         server: settings.server,
         state_dir: settings.state,
         cache_dir: paths::cache()?,
-        slots: Slots { prepare: ahead, ready: ahead, run, grade: ahead, warm: run },
+        slots: settings.stages.slots(settings.concurrency),
+        prepull: settings.stages.prepull,
+        warm: settings.stages.warm,
         gateway_listen: settings.gateway_listen,
         control_listen,
         control_token,

@@ -34,6 +34,7 @@ use polar_engine::Engine;
 use polar_gateway::{Gateway, GatewayConfig};
 use polar_sandbox::SandboxProvider;
 use polar_session::{RunnerConfig, SessionRunner};
+pub use polar_session::{RuntimeImage, WarmImage};
 use polar_types::{NodeId, NodeInfo, Slots};
 use state::StateFolder;
 use std::collections::BTreeMap;
@@ -68,6 +69,10 @@ pub struct NodeConfig {
     pub cache_dir: PathBuf,
     /// Places per stage.
     pub slots: Slots,
+    /// Images that are got at the start, before a session wants them.
+    pub prepull: Vec<RuntimeImage>,
+    /// Images of which sandboxes are kept ready.
+    pub warm: Vec<WarmImage>,
     /// Where the proxy listens, for sandboxes with a network.
     pub gateway_listen: SocketAddr,
     /// Where sessions are opened by hand; nowhere when absent.
@@ -172,6 +177,8 @@ impl Node {
             gateway_address: reachable(gateway_address),
             providers: config.providers.clone(),
             cache: config.cache_dir.clone(),
+            warm: config.warm.clone(),
+            warm_folder: state.warm(),
             output_limit: config.output_limit,
         });
         let (drain, draining) = watch::channel(None);
@@ -193,12 +200,17 @@ impl Node {
                     info.clone(),
                     client.clone(),
                     courier.clone(),
-                    runner,
+                    runner.clone(),
                     sessions.clone(),
                     shown,
                 );
+                let prepull = config.prepull.clone();
                 tokio::spawn(async move {
                     salvage::sweep(&providers).await;
+                    for image in prepull {
+                        let runner = runner.clone();
+                        tokio::spawn(async move { runner.prepull(&image).await });
+                    }
                     let node = info.node_id.clone();
                     let done = match introduction::introduce(&client, info, &draining).await {
                         Ok(()) => {
@@ -208,6 +220,7 @@ impl Node {
                         }
                         Err(error) => Err(error),
                     };
+                    runner.close().await;
                     if let Err(error) = done {
                         refused.send_replace(Some(Arc::new(error)));
                     }
@@ -271,10 +284,8 @@ impl Node {
 
 fn check(config: &NodeConfig) -> Result<(), NodeError> {
     let slots = config.slots;
-    for (name, places) in [("prepare", slots.prepare), ("run", slots.run), ("grade", slots.grade)] {
-        if places == 0 {
-            return Err(NodeError::NoSlots(name));
-        }
+    if slots.run == 0 {
+        return Err(NodeError::NoSlots("run"));
     }
     match config.control_listen {
         Some(address) if config.control_token.is_none() && !address.ip().is_loopback() => {

@@ -7,6 +7,7 @@
 //!         sessions/      attempts that are not delivered yet
 //!         undelivered/   attempts whose report the server refuses
 //!         captures/      journals of sessions opened by hand
+//!         warm/          files of sandboxes that are kept ready
 //! ```
 
 use crate::NodeError;
@@ -66,6 +67,10 @@ impl StateFolder {
 
     pub(crate) fn undelivered(&self) -> PathBuf {
         self.root.join("undelivered")
+    }
+
+    pub(crate) fn warm(&self) -> PathBuf {
+        self.root.join("warm")
     }
 
     pub(crate) fn captures(&self) -> PathBuf {

@@ -46,7 +46,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// What to make.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct SandboxSpec {
     /// Name, unique on the node: session id and attempt. Labels everything made for it.
     pub name: String,

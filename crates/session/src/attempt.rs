@@ -15,6 +15,7 @@ use crate::maker::{Deadline, Leftovers, Maker};
 use crate::pools::{Pools, Slot};
 use crate::removal::{Remains, Removal};
 use crate::report::{self, Ending, Facts};
+use crate::warm_pool::{RuntimeImage, WarmImage, WarmPool};
 use crate::warming::{Order, Warming};
 use polar_gateway::{Gateway, SessionHandle};
 use polar_sandbox::{Exec, ExecEnd, Sandbox, SandboxProvider};
@@ -46,6 +47,10 @@ pub struct RunnerConfig {
     pub providers: Vec<Arc<dyn SandboxProvider>>,
     /// Folder for harness installations.
     pub cache: PathBuf,
+    /// Images of which sandboxes are kept ready.
+    pub warm: Vec<WarmImage>,
+    /// Folder for the files of those.
+    pub warm_folder: PathBuf,
     /// Bytes kept of each output of a command.
     pub output_limit: u64,
 }
@@ -56,6 +61,7 @@ pub struct SessionRunner {
     pub(crate) config: Arc<RunnerConfig>,
     pub(crate) installer: Installer,
     images: Images,
+    pub(crate) warm: WarmPool,
     pools: Pools,
 }
 
@@ -73,7 +79,35 @@ impl SessionRunner {
     pub fn new(config: RunnerConfig) -> Self {
         let installer = Installer::new(&config.cache);
         let pools = Pools::new(config.slots);
-        Self { pools, config: Arc::new(config), installer, images: Images::default() }
+        let (config, images) = (Arc::new(config), Images::default());
+        let warm = WarmPool::new(config.clone(), images.clone());
+        Self { pools, config, installer, images, warm }
+    }
+
+    /// Gets an image before a session wants it. A failure is only told to the log: sessions
+    /// try again.
+    pub async fn prepull(&self, wanted: &RuntimeImage) {
+        let kind = wanted.runtime.as_str();
+        let mut providers = self.config.providers.iter();
+        let provider = providers.find(|provider| provider.kind() == kind).cloned();
+        let (Some(provider), Some(image)) = (provider, &wanted.image) else {
+            tracing::warn!(kind, image = ?wanted.image, "not pulled: the node has no such runtime");
+            return;
+        };
+        match self.images.get(provider, image).await {
+            Ok(()) => tracing::info!(kind, image, "image is here"),
+            Err(error) => tracing::warn!(kind, image, %error, "image not pulled"),
+        }
+    }
+
+    /// Sandboxes that are kept ready now, beside those of sessions.
+    pub fn kept_ready(&self) -> usize {
+        self.warm.stock()
+    }
+
+    /// Removes the sandboxes that are kept ready. Sessions may go on.
+    pub async fn close(&self) {
+        self.warm.close().await;
     }
 
     /// Places of all stages that sessions hold now.
@@ -156,11 +190,15 @@ impl Attempt {
     /// Passes the stages; the grading slot comes back.
     async fn stages(&mut self) -> Result<Slot, Stop> {
         let pools = self.runner.pools.clone();
+        // Before the slot, so that an image that is slow to come holds up none but its own.
+        let since = Instant::now();
+        self.get_image().await?;
+        let image = since.elapsed();
         self.waits(Stage::Prepare, "a preparation slot");
         let slot = self.unless_stopped(pools.prepare()).await??;
         let since = Instant::now();
-        let harness = self.prepare().await;
-        self.times.prepare_seconds = since.elapsed().as_secs_f64();
+        let harness = self.prepare(image).await;
+        self.times.prepare_seconds = (image + since.elapsed()).as_secs_f64();
         let harness = harness?;
 
         self.waits(Stage::Ready, "a run slot");
@@ -173,7 +211,7 @@ impl Attempt {
         let since = Instant::now();
         let end = self.run(harness).await;
         self.times.run_seconds = since.elapsed().as_secs_f64();
-        drop(slot);
+        let slot = pools.leave_run(slot);
         let first_call = self.proxy.as_ref().and_then(SessionHandle::first_call_at);
         self.times.harness_start_seconds =
             first_call.map(|at| at.saturating_duration_since(since).as_secs_f64());
@@ -182,7 +220,10 @@ impl Attempt {
         // From here on no call can come in: what is graded is what the journal holds.
         self.close_proxy().await;
         self.waits(Stage::Grade, "a grading slot");
-        let slot = self.unless_stopped(pools.grade()).await??;
+        let slot = match slot {
+            Some(slot) => slot,
+            None => self.unless_stopped(pools.grade()).await??,
+        };
         let since = Instant::now();
         let grade = self.grade().await;
         self.times.grade_seconds = since.elapsed().as_secs_f64();

@@ -27,6 +27,7 @@ mod pools;
 mod prepare;
 mod removal;
 mod report;
+mod warm_pool;
 mod warming;
 
 pub use attempt::{Ended, RunnerConfig, SessionRunner};
@@ -36,3 +37,4 @@ pub use harness::HarnessAdapter;
 pub use polar_trajectory::BuildOptions;
 pub use removal::Removal;
 pub use report::{Rebuilt, rebuild, salvage};
+pub use warm_pool::{RuntimeImage, WarmImage};

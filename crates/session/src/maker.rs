@@ -33,6 +33,11 @@ impl Deadline {
         Self { at: Instant::now() + Duration::from_secs_f64(seconds), seconds }
     }
 
+    /// The same with `spent` of it gone.
+    pub(crate) fn less(self, spent: Duration) -> Self {
+        Self { at: self.at.checked_sub(spent).unwrap_or(self.at), ..self }
+    }
+
     pub(crate) fn left(self) -> Duration {
         self.at.saturating_duration_since(Instant::now())
     }
@@ -51,6 +56,7 @@ impl Deadline {
 }
 
 /// What a sandbox is made of.
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Recipe {
     /// Whose it is, in words: `its`, `the grader's`.
     pub(crate) whose: &'static str,
@@ -58,6 +64,21 @@ pub(crate) struct Recipe {
     pub(crate) steps: Vec<PrepareStep>,
     /// Whether its network is taken away after the steps.
     pub(crate) closes: bool,
+}
+
+impl Recipe {
+    /// The same for a sandbox of no name.
+    pub(crate) fn anonymous(&self) -> Self {
+        let mut recipe = self.clone();
+        recipe.spec.name.clear();
+        recipe.spec.host_dir.clear();
+        recipe
+    }
+
+    /// Whether sandboxes made by either can't be told apart but by their names.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        self.anonymous() == other.anonymous()
+    }
 }
 
 /// A sandbox that is ready, and what that took.
@@ -138,10 +159,7 @@ impl Maker {
         let provider = self.provider()?;
         if let Some(image) = &spec.image {
             tell(&format!("{whose} image"));
-            let got = self.images.get(provider.clone(), image);
-            self.within(deadline, &format!("getting {whose} image"), got)
-                .await?
-                .map_err(|error| creation_failure(&error))?;
+            self.get_image(image, deadline, whose).await?;
             start.image_seconds = began.elapsed().as_secs_f64();
         }
         tell(&format!("{whose} sandbox"));
@@ -160,6 +178,19 @@ impl Maker {
         start.set_up_seconds = since.elapsed().as_secs_f64();
         start.waited_seconds = began.elapsed().as_secs_f64();
         Ok(Made { sandbox, start })
+    }
+
+    /// Waits until the node has an image.
+    pub(crate) async fn get_image(
+        &self,
+        image: &str,
+        deadline: Deadline,
+        whose: &str,
+    ) -> Result<(), Stop> {
+        let got = self.images.get(self.provider()?, image);
+        self.within(deadline, &format!("getting {whose} image"), got)
+            .await?
+            .map_err(|error| creation_failure(&error))
     }
 
     /// Creation is never dropped half-way, since that could leave a container nobody knows

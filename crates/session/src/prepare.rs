@@ -11,15 +11,26 @@ use polar_gateway::SessionOptions;
 use polar_record::SessionHeader;
 use polar_sandbox::{Mount, SandboxSpec};
 use polar_types::{ErrorClass, MountSpec, Network, Side, Stage};
+use std::time::Duration;
 
 /// Window assumed when the engine does not say its own.
 const USUAL_CONTEXT_WINDOW: u64 = 131_072;
 
 impl Attempt {
-    /// Prepares everything; what to run comes back.
-    pub(crate) async fn prepare(&mut self) -> Result<RenderedHarness, Stop> {
+    /// Waits until the node has its image.
+    pub(crate) async fn get_image(&self) -> Result<(), Stop> {
+        let task = &self.lease.task;
+        let Some(image) = &task.runtime.image else { return Ok(()) };
+        self.waits(Stage::Prepare, "its image");
+        let deadline = Deadline::of_preparing(task.budgets.prepare_seconds);
+        self.maker.get_image(image, deadline, "its").await
+    }
+
+    /// Prepares everything; what to run comes back. Getting the image has taken so much of the
+    /// budget.
+    pub(crate) async fn prepare(&mut self, image: Duration) -> Result<RenderedHarness, Stop> {
         let seconds = self.lease.task.budgets.prepare_seconds;
-        let deadline = Deadline::of_preparing(seconds);
+        let deadline = Deadline::of_preparing(seconds).less(image);
         let adapter = self.resolve_adapter()?;
 
         self.waits(Stage::Prepare, "the installation of its harness");
@@ -30,8 +41,15 @@ impl Attempt {
             .map_err(|error| sandbox_failure(error.to_string()))?;
 
         let recipe = self.recipe(installation.as_ref());
-        let tell = |what: &str| self.waits(Stage::Prepare, what);
-        let made = self.maker.make(recipe, deadline, tell).await?;
+        let mut made = match self.runner.warm.take(&self.maker, &recipe, seconds).await? {
+            Some(made) => made,
+            None => {
+                let tell = |what: &str| self.waits(Stage::Prepare, what);
+                self.maker.make(recipe, deadline, tell).await?
+            }
+        };
+        made.start.image_seconds += image.as_secs_f64();
+        made.start.waited_seconds += image.as_secs_f64();
         self.times.sandbox = Some(made.start);
         self.sandbox = Some(made.sandbox);
         self.waits(Stage::Prepare, "a look for its evaluator");

@@ -31,7 +31,7 @@ impl Remains {
         self.sandboxes.is_empty() && self.warming.is_none() && self.leftovers.is_nothing()
     }
 
-    async fn remove(self) {
+    pub(crate) async fn remove(self) {
         let mut removals = JoinSet::new();
         for sandbox in self.sandboxes {
             removals.spawn(async move { destroy(sandbox.as_ref()).await });

@@ -5,7 +5,8 @@ use crate::{Epoch, GroupId, NodeId, SessionId, Stage, TaskSpec};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// How many sessions a node can hold in each stage.
+/// How many sessions a node can hold in each stage. With no place to prepare or to grade in,
+/// that is done in the run slot; with neither, stages do not overlap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Slots {
@@ -29,6 +30,13 @@ impl Default for Slots {
 }
 
 impl Slots {
+    /// For so many harnesses at a time: prepared ahead and graded behind, so that run slots
+    /// never wait for either.
+    pub fn of_concurrency(run: u32) -> Self {
+        let ahead = run.div_ceil(2);
+        Self { prepare: ahead, ready: ahead, run, grade: ahead, warm: run }
+    }
+
     /// Most sessions a node holds at once. Each has a sandbox; beside them there are at most
     /// `warm` and `grade` sandboxes of graders.
     pub fn total(&self) -> u32 {

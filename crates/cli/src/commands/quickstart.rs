@@ -1,7 +1,7 @@
 //! `polar quickstart`: real agent CLIs on a demo task, with everything embedded.
 
 use crate::api::Api;
-use crate::args::{Isolation, NodeArgs, Quickstart};
+use crate::args::{Isolation, NodeArgs, Quickstart, StageArgs};
 use crate::commands::follow::{self, Followed};
 use crate::commands::{simulate_engine, trajectories};
 use crate::interrupt::Interrupts;
@@ -71,6 +71,7 @@ async fn demonstrate(
             proxy_port: 0,
             proxy_host: IpAddr::V4(Ipv4Addr::LOCALHOST),
             concurrency: 2,
+            stages: StageArgs::default(),
             local_isolation: chosen_isolation(args.local_isolation).await?,
             allow_mounts: Vec::new(),
             node_id: Some(NODE_ID.to_owned()),

@@ -78,6 +78,7 @@ pub(crate) async fn gateway(args: GatewayNode) -> Result<()> {
         gateway_listen: SocketAddr::new(args.host, args.port),
         control: Some((control, token.secret)),
         concurrency: args.concurrency,
+        stages: args.stages,
         isolation: args.local_isolation,
         allow_mounts: args.allow_mounts,
         engine,

@@ -203,6 +203,8 @@ pub(crate) async fn node_config(
         state_dir: state.to_owned(),
         cache_dir: state.join("cache"),
         slots: Slots { prepare: 2, ready: 2, run: 2, grade: 2, warm: 2 },
+        prepull: Vec::new(),
+        warm: Vec::new(),
         gateway_listen: any,
         control_listen: Some(any),
         control_token: None,

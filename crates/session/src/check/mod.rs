@@ -230,6 +230,8 @@ async fn runner(
         gateway_address,
         providers: vec![options.provider.clone()],
         cache: options.cache.clone(),
+        warm: Vec::new(),
+        warm_folder: options.folder.join("warm"),
         output_limit: 4 << 20,
     }))
 }

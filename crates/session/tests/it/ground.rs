@@ -6,11 +6,12 @@ use polar_gateway::{Gateway, GatewayConfig, serve_tcp, serve_unix};
 use polar_sandbox::{LocalConfig, LocalIsolation, LocalProvider, SandboxProvider};
 use polar_session::check::write_file_policy;
 use polar_session::{
-    AttemptFolder, Control, Ended, HarnessAdapter, Progress, RunnerConfig, SessionRunner,
+    AttemptFolder, Control, Ended, HarnessAdapter, Progress, RunnerConfig, RuntimeImage,
+    SessionRunner, WarmImage,
 };
 use polar_simulator::{SimulatorConfig, SimulatorHandle};
 use polar_types::{
-    Epoch, GroupId, Known, Lease, SessionId, SessionReport, Slots, Stage, TaskRequest,
+    Epoch, GroupId, Known, Lease, RuntimeKind, SessionId, SessionReport, Slots, Stage, TaskRequest,
 };
 use serde_json::{Value, json};
 use std::future::Future;
@@ -66,6 +67,16 @@ impl Ground {
     }
 
     pub(crate) async fn build(slots: Slots, cache: Option<PathBuf>) -> Self {
+        Self::with_providers(slots, cache, 0, |local| local).await
+    }
+
+    /// With so many sandboxes kept ready, by a provider that is made of the usual one.
+    pub(crate) async fn with_providers(
+        slots: Slots,
+        cache: Option<PathBuf>,
+        warm: u32,
+        wrap: impl FnOnce(Arc<dyn SandboxProvider>) -> Arc<dyn SandboxProvider>,
+    ) -> Self {
         rustls::crypto::ring::default_provider().install_default().ok();
         let dir = tempfile::Builder::new().prefix("polar-session-test-").tempdir().unwrap();
         let simulator = polar_simulator::serve(SimulatorConfig {
@@ -92,6 +103,7 @@ impl Ground {
             })
             .unwrap(),
         );
+        let provider = wrap(provider);
         let runner = SessionRunner::new(RunnerConfig {
             node_id: "n".parse().unwrap(),
             slots,
@@ -100,6 +112,8 @@ impl Ground {
             gateway_address,
             providers: vec![provider.clone()],
             cache: cache.unwrap_or_else(|| dir.path().join("cache")),
+            warm: warm_places(warm),
+            warm_folder: dir.path().join("warm"),
             output_limit: 1 << 20,
         });
         let next = AtomicU64::new(1);
@@ -181,6 +195,10 @@ impl Ground {
         }
         assert_eq!(self.runner.places_taken(), 0);
     }
+}
+
+fn warm_places(places: u32) -> Vec<WarmImage> {
+    vec![WarmImage { of: RuntimeImage { runtime: RuntimeKind::Local, image: None }, places }]
 }
 
 impl Session {

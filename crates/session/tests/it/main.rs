@@ -16,4 +16,5 @@ mod ground;
 mod install;
 mod real_harnesses;
 mod stages;
+mod starts;
 mod warming;

@@ -1,0 +1,131 @@
+//! What the user can say of a node's stages and of the images it has ready.
+
+use clap::Args;
+use polar_node::{RuntimeImage, WarmImage};
+use polar_types::{RuntimeKind, Slots};
+
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct StageArgs {
+    /// Places of stages that are not to follow from --concurrency, for example
+    /// `prepare=4,grade=8`: `prepare`, `ready` (prepared, waiting to run), `grade`, and `warm`
+    /// (sandboxes of graders made while agents run). With `prepare=0` or `grade=0` that is done in
+    /// the run slot.
+    #[arg(long, value_name = "STAGE=N,…", value_delimiter = ',', value_parser = stage)]
+    slots: Vec<(Stage, u32)>,
+
+    /// Image to pull, or unpack, at the start, before a session wants it: `debian:12`, or
+    /// `apptainer=/images/debian.sif`. RUNTIME is `docker` when not given. May be given several
+    /// times.
+    #[arg(long, value_name = "[RUNTIME=]IMAGE", value_parser = image)]
+    pub(crate) prepull: Vec<RuntimeImage>,
+
+    /// Keep N sandboxes of an image ready, as sessions have asked for them before: `debian:12=4`,
+    /// `podman=debian:12=4`, or `local=4`, which has no image. They take room beside those of
+    /// sessions. May be given several times.
+    #[arg(long, value_name = "[RUNTIME=]IMAGE=N", value_parser = warm)]
+    pub(crate) warm: Vec<WarmImage>,
+}
+
+/// A stage whose places can be set by themselves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Prepare,
+    Ready,
+    Grade,
+    Warm,
+}
+
+impl StageArgs {
+    pub(crate) fn slots(&self, concurrency: u32) -> Slots {
+        let mut slots = Slots::of_concurrency(concurrency);
+        for (stage, places) in &self.slots {
+            match stage {
+                Stage::Prepare => slots.prepare = *places,
+                Stage::Ready => slots.ready = *places,
+                Stage::Grade => slots.grade = *places,
+                Stage::Warm => slots.warm = *places,
+            }
+        }
+        slots
+    }
+}
+
+fn stage(text: &str) -> Result<(Stage, u32), String> {
+    let (name, places) = text.split_once('=').ok_or("must be like prepare=4")?;
+    let stage = match name.trim() {
+        "prepare" => Stage::Prepare,
+        "ready" => Stage::Ready,
+        "grade" => Stage::Grade,
+        "warm" => Stage::Warm,
+        "run" => return Err("places to run in are --concurrency".to_owned()),
+        other => {
+            return Err(format!("there is no stage {other:?}; name prepare, ready, grade or warm"));
+        }
+    };
+    Ok((stage, number(places)?))
+}
+
+fn number(text: &str) -> Result<u32, String> {
+    text.trim().parse().map_err(|_| format!("{text:?} is no whole number from 0 on"))
+}
+
+fn image(text: &str) -> Result<RuntimeImage, String> {
+    let named =
+        text.split_once('=').and_then(|(name, rest)| Some((RuntimeKind::named(name)?, rest)));
+    let (runtime, image) = named.unwrap_or((RuntimeKind::Docker, text));
+    match (runtime, image) {
+        (RuntimeKind::Local, _) => Err("local sandboxes have no image".to_owned()),
+        (_, "") => Err("an image is missing".to_owned()),
+        _ => Ok(RuntimeImage { runtime, image: Some(image.to_owned()) }),
+    }
+}
+
+fn warm(text: &str) -> Result<WarmImage, String> {
+    let (named, places) = text.rsplit_once('=').ok_or("must be like debian:12=4")?;
+    let of = match RuntimeKind::named(named) {
+        Some(RuntimeKind::Local) => RuntimeImage { runtime: RuntimeKind::Local, image: None },
+        Some(kind) => return Err(format!("name an image of {}", kind.as_str())),
+        None => image(named)?,
+    };
+    Ok(WarmImage { of, places: number(places)? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stages_follow_from_concurrency_unless_said_otherwise() {
+        let said = ["prepare=0", "grade=3"].map(|text| stage(text).unwrap()).to_vec();
+        let args = StageArgs { slots: said, ..StageArgs::default() };
+        let expected = Slots { prepare: 0, ready: 4, run: 8, grade: 3, warm: 8 };
+        assert_eq!(args.slots(8), expected);
+        for wrong in ["run=2", "prepare", "prepare=-1", "sleep=1"] {
+            assert!(stage(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn images_are_named_with_their_runtime() {
+        let of = |runtime, image: &str| RuntimeImage { runtime, image: Some(image.to_owned()) };
+        let uri = "docker://debian:12";
+        let table = [
+            ("debian:12", of(RuntimeKind::Docker, "debian:12")),
+            ("podman=debian:12", of(RuntimeKind::Podman, "debian:12")),
+            ("apptainer=docker://debian:12", of(RuntimeKind::Apptainer, uri)),
+        ];
+        for (text, expected) in table {
+            assert_eq!(image(text).unwrap(), expected);
+            let warmed = WarmImage { of: expected, places: 2 };
+            assert_eq!(warm(&format!("{text}=2")).unwrap(), warmed);
+        }
+        let local = RuntimeImage { runtime: RuntimeKind::Local, image: None };
+        assert_eq!(warm("local=3").unwrap(), WarmImage { of: local, places: 3 });
+        for wrong in ["local=x", "docker=", ""] {
+            assert!(image(wrong).is_err(), "{wrong}");
+        }
+        for wrong in ["debian:12", "debian:12=x", "docker=4", "=4"] {
+            assert!(warm(wrong).is_err(), "{wrong}");
+        }
+    }
+}
