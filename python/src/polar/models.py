@@ -1561,7 +1561,9 @@ class EventPage(Model):
 
 
 class Slots(Model):
-    """How many sessions a node can hold in each stage."""
+    """How many sessions a node can hold in each stage. With no place to prepare or to grade in,
+    that is done in the run slot; with neither, stages do not overlap.
+    """
 
     prepare: Optional[int] = None
     """Sandboxes being prepared at a time."""
