@@ -142,6 +142,7 @@ impl ApptainerProvider {
             workdir: "/workspace".into(),
             env: BTreeMap::new(),
             network: Network::None,
+            allowed_hosts: Vec::new(),
             gateway_socket: PathBuf::new(),
             gateway_address: ([127, 0, 0, 1], 0).into(),
             read_only: vec![],

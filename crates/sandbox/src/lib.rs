@@ -14,6 +14,7 @@ mod bridge;
 mod cgroups;
 mod descriptors;
 mod docker;
+mod egress;
 mod exec;
 mod folder_sandbox;
 pub mod helper;
@@ -40,7 +41,7 @@ pub use local::{LOCAL_PATH, LocalConfig, LocalIsolation, LocalProvider};
 pub use mounts::{AllowedMount, Mount};
 
 use async_trait::async_trait;
-use polar_types::Network;
+use polar_types::{AllowedHost, Network};
 use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -60,6 +61,8 @@ pub struct SandboxSpec {
     pub env: BTreeMap<String, String>,
     /// What may be reached.
     pub network: Network,
+    /// Hosts that a closed network leads to all the same, by a proxy at the gateway's port.
+    pub allowed_hosts: Vec<AllowedHost>,
     /// Unix socket of the gateway on the host; bridged to a port on the sandbox's own
     /// loopback when its network is closed.
     pub gateway_socket: PathBuf,
@@ -230,7 +233,8 @@ pub trait Sandbox: Send + Sync {
         Err(SandboxError::new("list changes", "this kind of sandbox cannot tell whole files"))
     }
 
-    /// Takes an open network away, for all commands from now on. A closed one stays closed.
+    /// Takes an open network away, and the hosts that a closed one leads to, for all commands
+    /// from now on.
     async fn close_network(&self) -> Result<(), SandboxError> {
         Err(SandboxError::new("close network", "this kind of sandbox keeps the network it has"))
     }

@@ -15,10 +15,11 @@ pub(crate) enum Limit {
     Storage,
     Gpus,
     Mounts,
+    AllowedHosts,
 }
 
 impl Limit {
-    const ALL: [Limit; 8] = [
+    const ALL: [Limit; 9] = [
         Limit::Image,
         Limit::User,
         Limit::Cpus,
@@ -27,6 +28,7 @@ impl Limit {
         Limit::Storage,
         Limit::Gpus,
         Limit::Mounts,
+        Limit::AllowedHosts,
     ];
 
     /// As tasks write it.
@@ -40,6 +42,7 @@ impl Limit {
             Limit::Storage => "storage_mb",
             Limit::Gpus => "gpus",
             Limit::Mounts => "mounts",
+            Limit::AllowedHosts => "allowed_hosts",
         }
     }
 
@@ -53,6 +56,7 @@ impl Limit {
             Limit::Storage => spec.storage_mb.is_some(),
             Limit::Gpus => spec.gpus.is_some(),
             Limit::Mounts => !spec.mounts.is_empty(),
+            Limit::AllowedHosts => !spec.allowed_hosts.is_empty(),
         }
     }
 }
@@ -110,6 +114,7 @@ impl Runtime {
             (Runtime::Docker, Limit::Gpus) => Where("yes", "Docker has NVIDIA's runtime"),
             (_, Limit::Mounts) => Where("yes", "the node allows the folder"),
             (_, Limit::Storage) => Always(WATCHED),
+            (_, Limit::AllowedHosts) => Always("by an HTTP proxy on the node"),
             (Runtime::Docker, Limit::Cpus | Limit::Memory | Limit::Pids) => Always(CGROUP),
             (Runtime::Podman, Limit::Cpus | Limit::Memory | Limit::Pids) => {
                 Where(CGROUP, "Podman may make cgroups; without root that needs version 2")

@@ -10,7 +10,7 @@
 //! that the command's tree is gone, not only going, when [`run`] returns. Dropping it kills
 //! as surely, but can't wait.
 
-use crate::bridge::Bridge;
+use crate::bridge::{Bridge, Way};
 use crate::cgroups::Group;
 use crate::exec::{Outputs, exit_code, stdin_file};
 use crate::processes::{depth, is_first_of_namespace, quiet_descendants};
@@ -24,7 +24,6 @@ use std::net::TcpListener;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -44,8 +43,8 @@ pub(crate) struct Launch<'a> {
     /// Makes the namespaces and runs the helper in them as their first process.
     pub(crate) monitor: Command,
     pub(crate) request: helper::Request,
-    /// Socket of the gateway on the host.
-    pub(crate) gateway: PathBuf,
+    /// What its port leads to.
+    pub(crate) way: Way,
     /// What holds the command to its limits.
     pub(crate) group: Option<&'a Group>,
     pub(crate) spawner: &'a Spawner,
@@ -230,7 +229,7 @@ async fn gone(process: OwnedFd) -> io::Result<()> {
 
 async fn start(launch: Launch<'_>, exec: &Exec) -> Result<Running, SandboxError> {
     let failed = |problem: io::Error| SandboxError::retryable(START_ACTION, problem);
-    let Launch { monitor: mut command, request, gateway, group, .. } = launch;
+    let Launch { monitor: mut command, request, way, group, .. } = launch;
     let Launch { spawner, dying, not_run, refused, .. } = launch;
     let (ours, theirs) = UnixStream::pair().map_err(failed)?;
     command.stdin(OwnedFd::from(theirs)).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -247,7 +246,7 @@ async fn start(launch: Launch<'_>, exec: &Exec) -> Result<Running, SandboxError>
     if let Some(group) = group {
         inside.into_iter().try_for_each(|process| group.add(process)).map_err(failed)?;
     }
-    let bridge = listener.map(|listener| Bridge::start(listener, gateway));
+    let bridge = listener.map(|listener| Bridge::start(listener, way));
     let bridge = bridge.transpose().map_err(failed)?;
     let pipes = monitor.stdout.take().zip(monitor.stderr.take());
     let (stdout, stderr) = pipes.ok_or_else(|| failed(io::Error::other("no pipes")))?;

@@ -32,6 +32,7 @@ pub(crate) fn task() -> Value {
             }],
             "env": { "LANG": "C.UTF-8" },
             "network": "none",
+            "allowed_hosts": ["pypi.org"],
             "cpus": 2.0,
             "memory_mb": 4096,
             "pids": 512,

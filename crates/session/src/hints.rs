@@ -23,7 +23,10 @@ pub(crate) fn failed_command(runtime: &RuntimeSpec, code: i32, said: &str) -> St
         hints.push_str(&missing_program(runtime));
     }
     if runtime.network == Network::None && NO_NETWORK.iter().any(|words| said.contains(words)) {
-        hints.push_str("; the sandbox has no network unless the task says `runtime.network: open`");
+        hints.push_str(
+            "; the sandbox reaches no host unless the task names it in `runtime.allowed_hosts` or \
+             says `runtime.network: open`",
+        );
     }
     hints
 }
@@ -33,7 +36,7 @@ pub(crate) fn missing_program(runtime: &RuntimeSpec) -> String {
     match runtime.kind {
         RuntimeKind::Local => "; a local sandbox shows the machine's /usr, but nothing of /opt or \
             of home folders (pyenv, conda, ~/.local): install the program in /usr, make it in a \
-            step of `runtime.prepare` (with `runtime.network: open` if it is downloaded), or use \
+            step of `runtime.prepare` (with its host in `runtime.allowed_hosts` if it is downloaded), or use \
             a docker image that has it"
             .to_owned(),
         RuntimeKind::Docker | RuntimeKind::Podman | RuntimeKind::Apptainer => {

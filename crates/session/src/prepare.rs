@@ -10,7 +10,7 @@ use crate::maker::{Deadline, Recipe, sandbox_failure};
 use polar_gateway::SessionOptions;
 use polar_record::SessionHeader;
 use polar_sandbox::{Mount, SandboxSpec};
-use polar_types::{ErrorClass, MountSpec, Network, Side, Stage};
+use polar_types::{ErrorClass, MountSpec, Side, Stage};
 use std::time::Duration;
 
 /// Window assumed when the engine does not say its own.
@@ -90,6 +90,7 @@ impl Attempt {
             workdir: runtime.workdir.clone(),
             env: runtime.env.clone(),
             network: runtime.network,
+            allowed_hosts: runtime.hosts(),
             gateway_socket: config.gateway_socket.clone(),
             gateway_address: config.gateway_address,
             read_only: installation.map(Installation::shown).unwrap_or_default(),
@@ -119,7 +120,7 @@ impl Attempt {
                 ..spec
             },
             steps: self.lease.task.runtime.prepare.clone(),
-            closes: self.lease.task.runtime.network == Network::Open,
+            closes: self.lease.task.runtime.leads_out(),
         }
     }
 

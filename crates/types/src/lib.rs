@@ -38,11 +38,11 @@ pub use session::{
     SessionInfo, SessionList, SessionReport, SessionStatus, Stage, StageTimes,
 };
 pub use task::{
-    Budgets, Callback, Encoding, EvaluatorSpec, GradingSandbox, GradingSpec, HarborEvaluator,
-    HarnessSpec, HttpEvaluator, JudgeEvaluator, JudgeInput, KEY_PREFIX, Known, McpServer,
-    MountSpec, Network, OnHack, PrepareStep, PythonEvaluator, RewardSource, RuntimeKind,
-    RuntimeSpec, Skill, SwebenchEvaluator, SwebenchLogParser, TaskInfo, TaskPage, TaskRequest,
-    TaskSpec, TaskStatus, TestFormat, TestsEvaluator, TestsReward, TrajectoryStrategy,
+    AllowedHost, Budgets, Callback, Encoding, EvaluatorSpec, GradingSandbox, GradingSpec,
+    HarborEvaluator, HarnessSpec, HttpEvaluator, JudgeEvaluator, JudgeInput, KEY_PREFIX, Known,
+    McpServer, MountSpec, Network, NoHost, OnHack, PrepareStep, PythonEvaluator, RewardSource,
+    RuntimeKind, RuntimeSpec, Skill, SwebenchEvaluator, SwebenchLogParser, TaskInfo, TaskPage,
+    TaskRequest, TaskSpec, TaskStatus, TestFormat, TestsEvaluator, TestsReward, TrajectoryStrategy,
     WeightedEvaluator,
 };
 pub use token_tree::{TokenTree, TreeLineage, TreeNode};

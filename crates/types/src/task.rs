@@ -9,6 +9,7 @@ mod benchmarks;
 mod evaluator;
 mod extras;
 mod grading;
+mod hosts;
 mod outside;
 mod short_form;
 mod spec;
@@ -20,6 +21,7 @@ pub use evaluator::{
 };
 pub use extras::{McpServer, Skill};
 pub use grading::{GradingSandbox, GradingSpec, OnHack};
+pub use hosts::{AllowedHost, NoHost};
 pub use outside::{HttpEvaluator, JudgeEvaluator, JudgeInput, KEY_PREFIX, PythonEvaluator};
 pub use spec::{
     Budgets, Callback, Encoding, HarnessSpec, MountSpec, Network, PrepareStep, RuntimeKind,

@@ -90,6 +90,21 @@ fn a_harbor_folder_becomes_a_task_with_its_tests_for_the_grader_alone() {
 }
 
 #[test]
+fn hosts_that_a_harbor_folder_allows_are_those_of_the_task() {
+    let user = User::new();
+    let network = "network_mode = \"allowlist\"\nallowed_hosts = [\"pypi.org\"]";
+    for config in [
+        TASK_TOML.replace("allow_internet = false", network),
+        TASK_TOML.replace("[agent]", &format!("[agent]\n{network}")),
+    ] {
+        let folder = harbor_folder(&user, &config);
+        let runtime = imported(&user, &["harbor", &folder]).remove(0)["runtime"].clone();
+        assert_eq!(runtime["network"], "none");
+        assert_eq!(runtime["allowed_hosts"], json!(["pypi.org"]));
+    }
+}
+
+#[test]
 fn keys_of_a_harbor_folder_that_are_not_read_are_named() {
     let user = User::new();
     let said = |config: &str| {
@@ -112,7 +127,10 @@ fn what_a_harbor_folder_asks_for_and_cannot_have_is_said() {
     for (config, words) in [
         (with(image, ""), "--build"),
         (with("cpus = 2", "gpus = 1"), "GPUs"),
-        (with("allow_internet = false", "network_mode = \"allowlist\""), "list of hosts"),
+        (
+            with("timeout_sec = 120.0", "network_mode = \"no-network\""),
+            "tests with another network",
+        ),
         (with("timeout_sec = 120.0", "user = \"nobody\""), "another user"),
         (with("timeout_sec = 300.0", "user = \"nobody\""), "agent.user"),
         (with("${POLAR_TEST_UNSET:-fallback}", "${POLAR_TEST_UNSET}"), "POLAR_TEST_UNSET"),

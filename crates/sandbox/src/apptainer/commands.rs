@@ -4,6 +4,7 @@ use super::folders::{Folders, HOME};
 use super::image::Image;
 use super::program::{self, STAGED_WORK, View};
 use super::{ApptainerConfig, ApptainerProvider};
+use crate::bridge::Way;
 use crate::cgroups::Group;
 use crate::folder_sandbox::{Commands, Place};
 use crate::helper::{self, Settled};
@@ -148,10 +149,12 @@ impl Commands for ApptainerCommands {
         env.extend(self.env_of_image.clone());
         let usual = [("HOME", HOME), ("LANG", "C.UTF-8"), ("TERM", "dumb")];
         env.extend(usual.map(|(name, value)| (name.to_owned(), value.to_owned())));
+        let way = Way::of(&self.spec, self.config.gateway_port, closed);
+        env.extend(way.variables());
         env.extend(self.spec.env.clone());
         env.extend(exec.env.clone());
         let request = helper::Request {
-            port: (network == Network::None).then_some(self.config.gateway_port),
+            port: (network == Network::None).then_some(way.port),
             argv: exec.argv.clone(),
             env,
             workdir: self.inside(exec.workdir.as_deref().unwrap_or_default()),
@@ -160,7 +163,7 @@ impl Commands for ApptainerCommands {
         let launch = Launch {
             monitor: self.monitor(&view)?,
             request,
-            gateway: self.spec.gateway_socket.clone(),
+            way,
             group: self.group.as_deref(),
             spawner: &self.spawner,
             dying: &self.dying,

@@ -5,7 +5,7 @@ use super::daemon::{Attached, Daemon, Output, Start};
 use super::engine::ContainerEngine;
 use super::way_in::WayIn;
 use super::{DockerConfig, NODE_LABEL, OWNER_LABEL, SANDBOX_LABEL};
-use crate::bridge::Bridge;
+use crate::bridge::{Bridge, Way};
 use crate::cgroups::Found;
 use crate::limits::not_here;
 use crate::{SandboxError, SandboxSpec};
@@ -55,8 +55,7 @@ pub(super) struct Container {
     pub(super) daemon: Arc<Daemon>,
     pub(super) id: String,
     way_in: WayIn,
-    gateway_socket: PathBuf,
-    pub(super) gateway_port: u16,
+    pub(super) way: Way,
     /// Commands on their way.
     running: AtomicUsize,
     /// Held while processes are ended or the container starts.
@@ -98,8 +97,7 @@ impl Container {
             daemon,
             id,
             way_in,
-            gateway_socket: spec.gateway_socket.clone(),
-            gateway_port: config.gateway_port,
+            way: Way::of(spec, config.gateway_port, false),
             running: AtomicUsize::new(0),
             state: Mutex::default(),
         };
@@ -186,9 +184,9 @@ impl Container {
         state.first = first;
         state.group = Found::of(first);
         let action = "connect container to gateway";
-        let listener = self.way_in.listen(&self.daemon, &self.id, first, self.gateway_port);
+        let listener = self.way_in.listen(&self.daemon, &self.id, first, self.way.port);
         let listener = listener.await?;
-        let bridge = Bridge::start(listener, self.gateway_socket.clone());
+        let bridge = Bridge::start(listener, self.way.clone());
         state.bridge = Some(bridge.map_err(|problem| SandboxError::retryable(action, problem))?);
         Ok(())
     }

@@ -63,7 +63,7 @@ impl DockerSandbox {
         folder: PathBuf,
     ) -> DockerSandbox {
         DockerSandbox {
-            gateway_url: format!("http://127.0.0.1:{}", container.gateway_port),
+            gateway_url: format!("http://127.0.0.1:{}", container.way.port),
             snapshots: Snapshots::new(folder.join("snapshots"), Limits::default()),
             container,
             registry,
@@ -182,6 +182,8 @@ impl DockerSandbox {
 
     fn start_of(&self, exec: &Exec) -> Start {
         let mut env = BTreeMap::from([("HOME", HOME), ("LANG", "C.UTF-8"), ("TERM", "dumb")]);
+        let proxy = self.container.way.variables();
+        env.extend(proxy.iter().map(|(name, value)| (&**name, &**value)));
         env.extend(self.spec.env.iter().map(|(name, value)| (&**name, &**value)));
         env.extend(exec.env.iter().map(|(name, value)| (&**name, &**value)));
         let blocks = self.spec.storage_mb.map(|mb| mb.saturating_mul(2048).to_string());
@@ -268,6 +270,7 @@ impl Sandbox for DockerSandbox {
     }
 
     async fn close_network(&self) -> Result<(), SandboxError> {
+        self.container.way.egress.close();
         match self.spec.network {
             Network::None => Ok(()),
             Network::Open if self.container.daemon.engine == ContainerEngine::Podman => {

@@ -2,6 +2,7 @@
 //! with the node, and its child is the first process of the namespace.
 
 use super::layout::Layout;
+use crate::bridge::Way;
 use crate::cgroups::Group;
 use crate::mount_points::prepare_mount_points;
 use crate::namespaces::{self, Dying, Launch};
@@ -66,7 +67,7 @@ pub(super) struct Jail<'a> {
     pub(super) layout: &'a Layout,
     pub(super) bubblewrap: &'a Path,
     pub(super) helper: &'a Path,
-    pub(super) gateway_port: u16,
+    pub(super) way: Way,
     pub(super) mark: &'a str,
     pub(super) group: Option<&'a Group>,
     pub(super) spawner: &'a Spawner,
@@ -82,7 +83,7 @@ pub(super) async fn run(jail: Jail<'_>, exec: &Exec) -> Result<ExecEnd, SandboxE
     let mut monitor = Command::new(jail.bubblewrap);
     monitor.args(arguments(&jail)).env_clear().env(SANDBOX_MARK, jail.mark);
     let request = helper::Request {
-        port: (jail.network == Network::None).then_some(jail.gateway_port),
+        port: (jail.network == Network::None).then_some(jail.way.port),
         argv: exec.argv.clone(),
         env: exec.env.clone(),
         workdir: exec.workdir.clone().unwrap_or_else(|| jail.layout.inside_work.clone()),
@@ -91,7 +92,7 @@ pub(super) async fn run(jail: Jail<'_>, exec: &Exec) -> Result<ExecEnd, SandboxE
     let launch = Launch {
         monitor,
         request,
-        gateway: jail.spec.gateway_socket.clone(),
+        way: jail.way.clone(),
         group: jail.group,
         spawner: jail.spawner,
         dying: jail.dying,

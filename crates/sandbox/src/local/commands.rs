@@ -3,6 +3,7 @@
 use super::bubblewrap::{self, Jail};
 use super::layout::Layout;
 use super::{LocalConfig, LocalIsolation, LocalProvider, check, process};
+use crate::bridge::Way;
 use crate::cgroups::Group;
 use crate::folder_sandbox::{Commands, Place};
 use crate::namespaces::Dying;
@@ -86,7 +87,9 @@ impl LocalCommands {
 #[async_trait]
 impl Commands for LocalCommands {
     async fn run(&self, mut exec: Exec, closed: bool) -> Result<ExecEnd, SandboxError> {
+        let way = Way::of(&self.spec, self.config.gateway_port, closed);
         let mut env = self.base_env();
+        env.extend(way.variables());
         env.extend(self.spec.env.clone());
         env.append(&mut exec.env);
         exec.env = env;
@@ -100,7 +103,7 @@ impl Commands for LocalCommands {
             layout: &self.layout,
             bubblewrap: &self.config.bubblewrap,
             helper: check::helper(&self.config, self.helper.as_deref())?,
-            gateway_port: self.config.gateway_port,
+            way,
             mark: &self.mark,
             group: self.group.as_deref(),
             spawner: &self.spawner,

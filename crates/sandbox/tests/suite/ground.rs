@@ -82,6 +82,7 @@ impl Ground {
             workdir: "/workspace".into(),
             env: BTreeMap::from([("FROM_SPEC".into(), "spec value".into())]),
             network: Network::None,
+            allowed_hosts: Vec::new(),
             gateway_socket: self.dir.path().join("gateway.sock"),
             gateway_address: self.gateway,
             read_only: vec![],
@@ -138,9 +139,20 @@ impl Ground {
         host: &str,
         port: u16,
     ) -> Option<String> {
+        self.ask(sandbox, host, port, "GET / HTTP/1.0\r\n\r\n").await
+    }
+
+    /// As [`Ground::connect`], with a request of one's own.
+    pub(crate) async fn ask(
+        &self,
+        sandbox: &dyn Sandbox,
+        host: &str,
+        port: u16,
+        request: &str,
+    ) -> Option<String> {
         let mut exec = self.script(self.traits.connect);
         exec.argv.extend(["sh".into(), host.into(), port.to_string()]);
-        exec.stdin = Some(b"GET / HTTP/1.0\r\n\r\n".to_vec());
+        exec.stdin = Some(request.as_bytes().to_vec());
         exec.timeout = Duration::from_secs(10);
         let outcome = self.run(sandbox, exec).await;
         (outcome.end == ExecEnd::Exited(0)).then_some(outcome.stdout)

@@ -15,6 +15,7 @@ use polar_sandbox::{Change, Content, ExecEnd, Sandbox, SandboxProvider, SandboxS
 use polar_types::Network;
 use std::collections::HashSet;
 use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// Makes a test of each function for one provider.
 #[macro_export]
@@ -53,6 +54,7 @@ macro_rules! isolated_conformance {
             promise_9_only_allowed_folders_are_shown
             promise_9_uploads_stay_inside
             promise_9_closed_network_reaches_only_the_gateway
+            promise_9_allowed_hosts_are_reached_and_no_others
             promise_9_sandboxes_do_not_see_each_other_nor_the_host
             promise_9_files_open_in_the_node_stay_out
             promise_9_own_files_of_the_user_stay_out
@@ -358,6 +360,61 @@ pub(crate) async fn promise_9_closed_network_reaches_only_the_gateway(ground: Gr
     assert!(seen.starts_with("lo\n") && !seen.contains(&name), "{seen}");
     let sockets = "ls /var/run/docker.sock /run/docker.sock /run/containerd 2>/dev/null; true";
     assert_eq!(ground.sh(&*sandbox, sockets).await, "");
+    within(sandbox.destroy()).await.unwrap();
+}
+
+pub(crate) async fn promise_9_allowed_hosts_are_reached_and_no_others(ground: Ground) {
+    let elsewhere = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = elsewhere.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = elsewhere.accept().await {
+            let mut request = [0; 1024];
+            let length = stream.read(&mut request).await.unwrap_or_default();
+            let body = [b"elsewhere got ", &request[..length]].concat();
+            let head = format!("HTTP/1.0 200 OK\r\ncontent-length: {}\r\n\r\n", body.len());
+            let _ = stream.write_all(&[head.as_bytes(), &body].concat()).await;
+        }
+    });
+    let host = format!("127.0.0.1:{port}");
+    let allowed_hosts = vec![host.parse().unwrap(), "*.example.org".parse().unwrap()];
+    let spec = SandboxSpec { allowed_hosts, ..ground.spec("allowed") };
+    let sandbox = within(ground.provider.create(spec)).await.unwrap();
+    let proxy = sandbox.gateway_url().to_owned();
+    let seen = ground.sh(&*sandbox, "echo $HTTP_PROXY $https_proxy $NO_PROXY").await;
+    assert_eq!(seen.trim(), format!("{proxy} {proxy} 127.0.0.1,localhost,::1"));
+    let own = proxy.rsplit(':').next().unwrap().parse().unwrap();
+    let ask = async |request: &str| {
+        ground.ask(&*sandbox, "127.0.0.1", own, request).await.expect("the proxy answers")
+    };
+    let url = format!("GET http://{host}/file HTTP/1.0\r\nHost: other\r\n\r\n");
+    let answer = ask(&url).await;
+    let forwarded = format!("elsewhere got GET /file HTTP/1.0\r\nHost: {host}\r\n");
+    assert!(answer.contains(&forwarded), "{answer}");
+    let tunnel = format!("CONNECT {host} HTTP/1.1\r\n\r\nGET /inside HTTP/1.0\r\n\r\n");
+    let answer = ask(&tunnel).await;
+    assert!(answer.contains("elsewhere got GET /inside"), "{answer}");
+    // The gateway is what it was, also for a program that asks the proxy for it.
+    for request in ["GET / HTTP/1.0\r\n\r\n", &format!("GET {proxy}/ HTTP/1.0\r\n\r\n")] {
+        let answer = ask(request).await;
+        assert!(answer.contains("this is gateway"), "{answer}");
+    }
+    let refused = [
+        format!("CONNECT 127.0.0.1:{} HTTP/1.1\r\n\r\n", ground.gateway.port()),
+        format!("CONNECT localhost:{port} HTTP/1.1\r\n\r\n"),
+        "CONNECT 169.254.169.254:80 HTTP/1.1\r\n\r\n".to_owned(),
+        "GET http://example.org/ HTTP/1.0\r\n\r\n".to_owned(),
+        format!("GET http://www.example.org:{port}/ HTTP/1.0\r\n\r\n"),
+    ];
+    for request in refused {
+        let answer = ask(&request).await;
+        assert!(answer.starts_with("HTTP/1.1 403"), "{request}: {answer}");
+        assert!(answer.contains("`runtime.allowed_hosts`"), "{request}: {answer}");
+    }
+    let past_the_proxy = ground.connect(&*sandbox, "127.0.0.1", port).await;
+    assert_eq!(past_the_proxy, None, "reached without the proxy");
+    within(sandbox.close_network()).await.unwrap();
+    let answer = ask(&tunnel).await;
+    assert!(answer.contains("no network any more"), "{answer}");
     within(sandbox.destroy()).await.unwrap();
 }
 

@@ -2,6 +2,7 @@
 
 use super::Known;
 use super::extras::{McpServer, Skill};
+use super::hosts::AllowedHost;
 use super::short_form::short_form;
 use crate::FieldProblem;
 use serde::de::{self, MapAccess, Visitor, value::MapAccessDeserializer};
@@ -157,7 +158,7 @@ impl RuntimeKind {
 )]
 #[serde(rename_all = "snake_case")]
 pub enum Network {
-    /// Its own gateway and nothing else.
+    /// Its own gateway, the `allowed_hosts`, and nothing else.
     #[default]
     None,
     /// Whatever the node can reach.
@@ -186,6 +187,11 @@ pub struct RuntimeSpec {
     /// What may be reached.
     #[serde(default)]
     pub network: Network,
+    /// Hosts that a closed network leads to all the same, by an HTTP proxy that commands find in
+    /// their environment: `pypi.org`, `*.debian.org`, `10.0.0.5:8080`. Ports are 80 and 443
+    /// unless one is named.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub allowed_hosts: Vec<String>,
     /// CPU cores, may be fractional.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpus: Option<f64>,
@@ -276,6 +282,7 @@ impl RuntimeSpec {
             prepare: Vec::new(),
             env: BTreeMap::new(),
             network: Network::None,
+            allowed_hosts: Vec::new(),
             cpus: None,
             memory_mb: None,
             pids: None,
@@ -284,6 +291,16 @@ impl RuntimeSpec {
             gpus: None,
             mounts: Vec::new(),
         }
+    }
+
+    /// Hosts that a closed network leads to. What names none was refused with the task.
+    pub fn hosts(&self) -> Vec<AllowedHost> {
+        self.allowed_hosts.iter().filter_map(|host| host.parse().ok()).collect()
+    }
+
+    /// Whether anything but the gateway may be reached.
+    pub fn leads_out(&self) -> bool {
+        self.network == Network::Open || !self.allowed_hosts.is_empty()
     }
 
     pub(super) fn check(&self, problems: &mut Vec<FieldProblem>) {
@@ -325,6 +342,16 @@ impl RuntimeSpec {
             let what =
                 format!("the {name} runtime cannot hold to this; leave it out or use {others}");
             problem(field, &what, r#"{"type": "docker", "image": "debian:12"}"#);
+        }
+        for (index, host) in self.allowed_hosts.iter().enumerate() {
+            if let Err(refused) = host.parse::<AllowedHost>() {
+                problem(&format!("allowed_hosts[{index}]"), &refused.to_string(), r#""pypi.org""#);
+            }
+        }
+        if self.network == Network::Open && !self.allowed_hosts.is_empty() {
+            let what =
+                "an open network reaches all hosts; leave this out, or set `network` to none";
+            problem("allowed_hosts", what, r#"["pypi.org"]"#);
         }
         if !self.workdir.starts_with('/') {
             problem("workdir", "must be an absolute path inside the sandbox", r#""/workspace""#);

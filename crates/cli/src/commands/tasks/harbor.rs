@@ -66,6 +66,7 @@ struct Verifier {
     env: BTreeMap<String, String>,
     user: Option<Value>,
     environment_mode: Option<String>,
+    network_mode: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -73,6 +74,8 @@ struct Verifier {
 struct Agent {
     timeout_sec: Option<f64>,
     user: Option<Value>,
+    network_mode: Option<String>,
+    allowed_hosts: Vec<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -89,6 +92,7 @@ struct Environment {
     os: Option<String>,
     allow_internet: Option<bool>,
     network_mode: Option<String>,
+    allowed_hosts: Vec<String>,
     env: BTreeMap<String, String>,
     mcp_servers: Vec<McpServer>,
     skills_dir: Option<String>,
@@ -103,6 +107,16 @@ struct McpServer {
     command: Option<String>,
     #[serde(default)]
     args: Vec<String>,
+}
+
+impl Config {
+    /// The agent's network: its mode, and the hosts of a mode that names some.
+    fn network(&self) -> (Option<String>, &[String]) {
+        match &self.agent.network_mode {
+            Some(mode) => (Some(mode.clone()), &self.agent.allowed_hosts),
+            None => (self.environment.network_mode.clone(), &self.environment.allowed_hosts),
+        }
+    }
 }
 
 impl McpServer {
@@ -230,8 +244,10 @@ fn refuse_what_is_not_there(folder: &Path, config: &Config) -> Result<()> {
         "skills from a folder of its image (environment.skills_dir)"
     } else if environment.mcp_servers.iter().any(McpServer::is_of_events) {
         "an MCP server that speaks server-sent events (environment.mcp_servers)"
-    } else if environment.network_mode.as_deref() == Some("allowlist") {
-        "a list of hosts that may be reached (environment.network_mode: allowlist)"
+    } else if config.verifier.network_mode.is_some()
+        && config.verifier.network_mode != config.network().0
+    {
+        "tests with another network than the agent's (verifier.network_mode)"
     } else if config.agent.user.as_ref().is_some_and(|user| !is_root(user)) {
         "an agent that runs as another user than its tests (agent.user)"
     } else if config.verifier.user.as_ref().is_some_and(|user| !is_root(user)) {
@@ -268,7 +284,8 @@ fn instruction(folder: &Path) -> Result<String> {
 
 fn runtime(config: &Config, image: &str, workdir: &str) -> Result<Value> {
     let environment = &config.environment;
-    let open = match environment.network_mode.as_deref() {
+    let (mode, allowed_hosts) = config.network();
+    let open = match mode.as_deref() {
         Some(mode) => mode == "public",
         None => environment.allow_internet.unwrap_or(true),
     };
@@ -279,6 +296,9 @@ fn runtime(config: &Config, image: &str, workdir: &str) -> Result<Value> {
         "network": if open { "open" } else { "none" },
         "env": resolved(&environment.env, "environment.env")?,
     });
+    if mode.as_deref() == Some("allowlist") {
+        runtime["allowed_hosts"] = json!(allowed_hosts);
+    }
     if let Some(cpus) = environment.cpus {
         runtime["cpus"] = json!(cpus);
     }

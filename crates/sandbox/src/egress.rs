@@ -1,0 +1,355 @@
+//! The hosts that a closed sandbox may reach all the same, by an HTTP proxy.
+//!
+//! The proxy stands where the gateway does, at the one address that a closed sandbox has, and
+//! is told apart by its requests: `CONNECT`, or a whole URL. Names are looked up here, on the
+//! node, so that none of a sandbox's own leads anywhere. One connection reaches one host; it
+//! must not look at what passes behind the head of its first request.
+
+use http::Uri;
+use http::uri::Authority;
+use polar_types::AllowedHost;
+use std::io;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+/// How long finding a host and connecting to it may take.
+const CONNECT: Duration = Duration::from_secs(10);
+/// How long the head of a request may take to come.
+const HEAD: Duration = Duration::from_secs(30);
+/// Longest head of a request.
+const MOST_HEAD: usize = 64 << 10;
+/// Ports of HTTP and HTTPS.
+const HTTP: u16 = 80;
+const HTTPS: u16 = 443;
+/// Where a cloud tells its machines' secrets, beside the link-local address of all of them.
+const METADATA: Ipv6Addr = Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254);
+
+/// Hosts that may be reached until it is closed.
+#[derive(Debug, Default)]
+pub(crate) struct Egress {
+    hosts: Vec<AllowedHost>,
+    closed: AtomicBool,
+}
+
+/// Where the first bytes of a connection want to get.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Aim {
+    Gateway,
+    Elsewhere,
+}
+
+impl Egress {
+    pub(crate) fn to(hosts: Vec<AllowedHost>) -> Self {
+        Self { hosts, closed: AtomicBool::new(false) }
+    }
+
+    /// Lets nothing more out.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.hosts.is_empty()
+    }
+
+    /// Variables by which programs find the proxy at a port of their loopback. Its own requests
+    /// to the gateway need none.
+    pub(crate) fn variables(&self, port: u16) -> Vec<(String, String)> {
+        if self.is_empty() {
+            return Vec::new();
+        }
+        let proxy = format!("http://127.0.0.1:{port}");
+        let names = ["HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy"];
+        let mut all: Vec<_> = names.map(|name| (name.to_owned(), proxy.clone())).into();
+        for name in ["NO_PROXY", "no_proxy"] {
+            all.push((name.to_owned(), "127.0.0.1,localhost,::1".to_owned()));
+        }
+        // Node's own client looks for the others only then.
+        all.push(("NODE_USE_ENV_PROXY".to_owned(), "1".to_owned()));
+        all
+    }
+
+    /// Serves a connection of which `head` was read. Gives it back when it is for the gateway
+    /// after all, with what is to be said there.
+    pub(crate) async fn serve(
+        &self,
+        mut client: TcpStream,
+        head: Vec<u8>,
+        gateway_port: u16,
+    ) -> io::Result<Option<(TcpStream, Vec<u8>)>> {
+        let read = timeout(HEAD, whole_head(&mut client, head)).await;
+        let Ok(Some(head)) = read.map_err(io::Error::from)? else { return Ok(None) };
+        let request = match Request::of(&head) {
+            Some(request) => request,
+            None => return refuse(client, "400 Bad Request", "polar: no request to a proxy").await,
+        };
+        if request.port == gateway_port && is_loopback(&request.host) {
+            if request.forwarded.is_none() {
+                client.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n").await?;
+            }
+            return Ok(Some((client, request.into_first_bytes())));
+        }
+        let mut host = match timeout(CONNECT, self.reach(&request.host, request.port)).await {
+            Ok(Ok(host)) => host,
+            Ok(Err(Unreached::Refused(why))) => return refuse(client, "403 Forbidden", &why).await,
+            Ok(Err(Unreached::Failed(why))) => {
+                return refuse(client, "502 Bad Gateway", &why).await;
+            }
+            Err(_) => {
+                let why = format!("polar: {} does not answer in {CONNECT:?}", request.host);
+                return refuse(client, "504 Gateway Timeout", &why).await;
+            }
+        };
+        if request.forwarded.is_none() {
+            client.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n").await?;
+        }
+        host.write_all(&request.into_first_bytes()).await?;
+        tokio::io::copy_bidirectional(&mut client, &mut host).await?;
+        Ok(None)
+    }
+
+    async fn reach(&self, host: &str, port: u16) -> Result<TcpStream, Unreached> {
+        let refused = |why: String| Err(Unreached::Refused(format!("polar: {why}\n")));
+        if self.closed.load(Ordering::Acquire) {
+            return refused("this sandbox has no network any more".to_owned());
+        }
+        let Some(rule) = self.hosts.iter().find(|rule| rule.covers(host, port)) else {
+            let allowed: Vec<_> = self.hosts.iter().map(AllowedHost::to_string).collect();
+            return refused(format!(
+                "this sandbox may not reach {host}:{port}; the task's `runtime.allowed_hosts` are {}",
+                allowed.join(", ")
+            ));
+        };
+        let failed = |problem: io::Error| {
+            Unreached::Failed(format!("polar: {host}:{port} was not reached: {problem}\n"))
+        };
+        let found = tokio::net::lookup_host((host, port)).await.map_err(failed)?;
+        let (open, kept): (Vec<_>, Vec<_>) =
+            found.partition(|address| may_lead_to(*address, rule.is_address()));
+        if let ([], [kept, ..]) = (open.as_slice(), kept.as_slice()) {
+            return refused(format!("{host} leads to {}, which no sandbox may reach", kept.ip()));
+        }
+        TcpStream::connect(open.as_slice()).await.map_err(failed)
+    }
+}
+
+enum Unreached {
+    Refused(String),
+    Failed(String),
+}
+
+/// Where a connection that begins so wants to get; nothing while that is open.
+pub(crate) fn aim(head: &[u8]) -> Option<Aim> {
+    const URL: &[u8] = b"http://";
+    const LONGEST_METHOD: usize = 20;
+    let Some(end) = head.iter().position(|byte| *byte == b' ') else {
+        return (head.len() > LONGEST_METHOD).then_some(Aim::Gateway);
+    };
+    let target = &head[end + 1..];
+    if &head[..end] == b"CONNECT" {
+        return Some(Aim::Elsewhere);
+    }
+    let common = target.len().min(URL.len());
+    if !target[..common].eq_ignore_ascii_case(&URL[..common]) {
+        return Some(Aim::Gateway);
+    }
+    (common == URL.len()).then_some(Aim::Elsewhere)
+}
+
+/// The head of a request and what has come behind it; nothing when there is none.
+async fn whole_head(client: &mut TcpStream, mut head: Vec<u8>) -> io::Result<Option<Vec<u8>>> {
+    while end_of_head(&head).is_none() {
+        if head.len() > MOST_HEAD || client.read_buf(&mut head).await? == 0 {
+            return Ok(None);
+        }
+    }
+    Ok(Some(head))
+}
+
+fn end_of_head(bytes: &[u8]) -> Option<usize> {
+    const END: &[u8] = b"\r\n\r\n";
+    bytes.windows(END.len()).position(|window| window == END).map(|at| at + END.len())
+}
+
+/// A request to the proxy.
+#[derive(Debug, PartialEq, Eq)]
+struct Request {
+    host: String,
+    port: u16,
+    /// The head as the host is to see it; nothing when a connection is asked for.
+    forwarded: Option<String>,
+    /// What has come behind the head.
+    rest: Vec<u8>,
+}
+
+impl Request {
+    fn of(bytes: &[u8]) -> Option<Self> {
+        let (head, rest) = bytes.split_at(end_of_head(bytes)?);
+        let head = std::str::from_utf8(head).ok()?;
+        let (line, fields) = head.split_once("\r\n")?;
+        let mut words = line.split(' ');
+        let (method, target, version) = (words.next()?, words.next()?, words.next()?);
+        let rest = rest.to_vec();
+        if method == "CONNECT" {
+            let authority: Authority = target.parse().ok()?;
+            let (host, port) = (bare(authority.host()), authority.port_u16().unwrap_or(HTTPS));
+            return Some(Self { host, port, forwarded: None, rest });
+        }
+        let uri: Uri = target.parse().ok()?;
+        let authority = uri.authority()?;
+        // Names before an `@` are for nobody but the host itself, and its clients send none.
+        let named = authority.as_str().rsplit('@').next()?;
+        let path = uri.path_and_query().map_or("/", |path| path.as_str());
+        // One request for a connection, so that no other host is asked by the same one.
+        let mut forwarded =
+            format!("{method} {path} {version}\r\nHost: {named}\r\nConnection: close\r\n");
+        for field in fields.trim_end().split("\r\n").filter(|field| !is_of_the_hop(field)) {
+            forwarded.push_str(field);
+            forwarded.push_str("\r\n");
+        }
+        forwarded.push_str("\r\n");
+        let (host, port) = (bare(authority.host()), authority.port_u16().unwrap_or(HTTP));
+        Some(Self { host, port, forwarded: Some(forwarded), rest })
+    }
+
+    fn into_first_bytes(self) -> Vec<u8> {
+        let mut bytes = self.forwarded.unwrap_or_default().into_bytes();
+        bytes.extend(self.rest);
+        bytes
+    }
+}
+
+fn is_of_the_hop(field: &str) -> bool {
+    let name = field.split(':').next().unwrap_or_default().trim();
+    let own = ["host", "connection", "keep-alive", "proxy-connection", "proxy-authorization"];
+    name.is_empty() || own.iter().any(|own| name.eq_ignore_ascii_case(own))
+}
+
+/// An IPv6 address without the brackets that URLs put around it.
+fn bare(host: &str) -> String {
+    host.trim_start_matches('[').trim_end_matches(']').to_owned()
+}
+
+fn is_loopback(host: &str) -> bool {
+    host.eq_ignore_ascii_case("localhost")
+        || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+/// Whether an address may be reached. The machine itself only where the task says the very
+/// address: a name may be made to lead there by whoever owns it.
+fn may_lead_to(address: SocketAddr, is_said: bool) -> bool {
+    match address.ip().to_canonical() {
+        ip if ip.is_unspecified() || ip.is_multicast() => false,
+        ip if ip.is_loopback() => is_said,
+        IpAddr::V4(ip) => !ip.is_link_local() && !ip.is_broadcast(),
+        IpAddr::V6(ip) => !ip.is_unicast_link_local() && ip != METADATA,
+    }
+}
+
+async fn refuse(
+    mut client: TcpStream,
+    status: &str,
+    why: &str,
+) -> io::Result<Option<(TcpStream, Vec<u8>)>> {
+    tracing::debug!(status, why, "a sandbox's request to another host was refused");
+    let answer = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: text/plain\r\nContent-Length: {}\r\n\
+         Connection: close\r\n\r\n{why}",
+        why.len()
+    );
+    client.write_all(answer.as_bytes()).await?;
+    client.shutdown().await?;
+    // What is still on its way would otherwise reset the connection before the answer is read.
+    let mut rest = [0; 4096];
+    let _ = timeout(CONNECT, async {
+        while client.read(&mut rest).await? > 0 {}
+        io::Result::Ok(())
+    })
+    .await;
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_is_told_apart_by_its_first_bytes_however_they_come() {
+        for (head, expected) in [
+            (&b"CONNECT pypi.org:443 HTTP/1.1\r\n"[..], Aim::Elsewhere),
+            (b"GET http://pypi.org/ HTTP/1.1\r\n", Aim::Elsewhere),
+            (b"POST HTTP://pypi.org/ HTTP/1.1\r\n", Aim::Elsewhere),
+            (b"POST /v1/messages HTTP/1.1\r\n", Aim::Gateway),
+            (b"OPTIONS * HTTP/1.1\r\n", Aim::Gateway),
+            (b"\x16\x03\x01 and more of no HTTP at all", Aim::Gateway),
+            (b"WHATEVERTHISISITISNOMETHOD", Aim::Gateway),
+        ] {
+            let decided: Vec<_> = (0..=head.len()).filter_map(|end| aim(&head[..end])).collect();
+            assert!(decided.iter().all(|aim| *aim == expected), "{head:?}: {decided:?}");
+            assert!(!decided.is_empty(), "{head:?}");
+        }
+    }
+
+    #[test]
+    fn a_request_goes_on_without_what_was_for_the_proxy() {
+        let asked = b"POST http://pypi.org:8080/a?b=1 HTTP/1.1\r\nHost: evil.example\r\n\
+            Proxy-Authorization: Basic x\r\nProxy-Connection: keep-alive\r\nAccept: */*\r\n\
+            Content-Length: 2\r\n\r\nok";
+        let request = Request::of(asked).unwrap();
+        assert_eq!((request.host.as_str(), request.port), ("pypi.org", 8080));
+        assert_eq!(
+            String::from_utf8(request.into_first_bytes()).unwrap(),
+            "POST /a?b=1 HTTP/1.1\r\nHost: pypi.org:8080\r\nConnection: close\r\nAccept: */*\r\n\
+             Content-Length: 2\r\n\r\nok"
+        );
+        let tunnel = Request::of(b"CONNECT [2001:db8::1]:443 HTTP/1.1\r\n\r\nmore").unwrap();
+        assert_eq!((tunnel.host.as_str(), tunnel.port), ("2001:db8::1", 443));
+        assert_eq!(tunnel.into_first_bytes(), b"more");
+        for none in [
+            &b"GET / HTTP/1.1\r\n\r\n"[..],
+            b"CONNECT /a HTTP/1.1\r\n\r\n",
+            b"GET http:// x\r\n\r\n",
+        ] {
+            assert_eq!(Request::of(none), None);
+        }
+    }
+
+    #[test]
+    fn names_lead_neither_to_the_machine_itself_nor_to_its_clouds_secrets() {
+        let may = |ip: &str, said| may_lead_to(SocketAddr::new(ip.parse().unwrap(), 80), said);
+        for ip in [
+            "169.254.169.254",
+            "0.0.0.0",
+            "::",
+            "fe80::1",
+            "fd00:ec2::254",
+            "224.0.0.1",
+            "255.255.255.255",
+            "::ffff:169.254.169.254",
+        ] {
+            assert!(!may(ip, false) && !may(ip, true), "{ip}");
+        }
+        for ip in ["127.0.0.1", "127.8.0.1", "::1", "::ffff:127.0.0.1"] {
+            assert!(!may(ip, false) && may(ip, true), "{ip}");
+        }
+        for ip in ["93.184.216.34", "10.0.0.5", "2606:2800:220:1::1"] {
+            assert!(may(ip, false), "{ip}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_name_that_leads_to_the_machine_itself_is_refused() {
+        let egress = Egress::to(vec!["localhost:9".parse().unwrap()]);
+        let Err(Unreached::Refused(why)) = egress.reach("localhost", 9).await else { panic!() };
+        assert!(why.contains("which no sandbox may reach"), "{why}");
+        let Err(Unreached::Refused(why)) = egress.reach("localhost", 10).await else { panic!() };
+        assert!(why.contains("may not reach localhost:10") && why.contains("localhost:9"), "{why}");
+        egress.close();
+        let Err(Unreached::Refused(why)) = egress.reach("localhost", 9).await else { panic!() };
+        assert!(why.contains("no network any more"), "{why}");
+    }
+}
