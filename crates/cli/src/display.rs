@@ -2,8 +2,8 @@
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use polar_types::{
-    CallRole, LayoutSize, RoleCounts, SessionInfo, SessionReport, SessionStatus, TaskInfo,
-    TokenCounts, Trace, TrainingSizes, TranslationCounts, UntrainedReason,
+    CallRole, EndReason, LayoutSize, RoleCounts, SessionInfo, SessionReport, SessionStatus,
+    TaskInfo, TokenCounts, Trace, TrainingSizes, TranslationCounts, UntrainedReason,
 };
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -82,6 +82,7 @@ pub(crate) fn session_table(sessions: &[&SessionInfo]) -> String {
     let header = [
         "session",
         "status",
+        "reason",
         "reward",
         "calls",
         "traces",
@@ -97,6 +98,7 @@ pub(crate) fn session_table(sessions: &[&SessionInfo]) -> String {
             let mut row = vec![
                 session.session_id.to_string(),
                 session.status.as_str().to_owned(),
+                session.reason.map_or("-", |reason| reason.as_str()).to_owned(),
                 session.reward.map_or("-".to_owned(), |reward| format!("{reward:.3}")),
             ];
             match session.report() {
@@ -118,6 +120,19 @@ pub(crate) fn session_table(sessions: &[&SessionInfo]) -> String {
         })
         .collect();
     table(&header, &rows)
+}
+
+/// What a session waits for, or why it ended as it did; nothing where there is nothing to say.
+pub(crate) fn explanation(session: &SessionInfo) -> Option<String> {
+    let id = &session.session_id;
+    if let Some(waiting) = &session.waiting_for {
+        return Some(format!("{id} waits for {waiting}"));
+    }
+    let reason = session.reason.filter(|reason| *reason != EndReason::Completed)?.as_str();
+    Some(match &session.reason_detail {
+        Some(detail) => format!("{id}: {reason}: {detail}"),
+        None => format!("{id}: {reason}"),
+    })
 }
 
 /// How many calls there are, and of which roles when not all are the agent's own.

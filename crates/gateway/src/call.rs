@@ -1,6 +1,7 @@
 //! A call while it runs: what has been sampled so far, and its record in the end.
 
 use crate::bodies::Held;
+use crate::outage::Patience;
 use crate::prompt::Prompt;
 use jiff::Timestamp;
 use polar_convo::{
@@ -14,6 +15,9 @@ use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
+
+/// Where the record of a call says that it had to wait for its engine.
+pub const ENGINE_OUTAGE: &str = "engine_outage";
 
 /// Everything known of a call that has not ended.
 pub(crate) struct OpenCall {
@@ -132,6 +136,19 @@ impl OpenCall {
         {
             self.prompt_ids = Some(plan.ids.clone());
         }
+    }
+
+    /// Notes that it waits for the engine, or has waited. Left open, it waited until its end.
+    pub(crate) fn waited_for_engine(&mut self, patience: &Patience, is_over: bool) {
+        let (Some((since, waited)), Some(outage)) = (patience.waited, &patience.outage) else {
+            return;
+        };
+        let waited_ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
+        let note = json!({
+            "since_ms": since.as_millisecond(), "waited_ms": waited_ms, "is_over": is_over,
+            "reason": outage.to_string(),
+        });
+        self.extra.insert(ENGINE_OUTAGE.to_owned(), note);
     }
 
     pub(crate) fn chunk(&mut self, events: &[ReplyEvent], ids: &[u32], logprobs: &[Option<f32>]) {

@@ -3,6 +3,7 @@
 use crate::auth::{Addressed, header_secret, query_secret, split_path};
 use crate::call::OpenCall;
 use crate::google::{GoogleAddress, GoogleMethod};
+use crate::outage::{EngineWatch, Patience};
 use crate::prompt::Prompt;
 use crate::reply::{Answered, Driver, Step, StreamBody, UnaryBody, engine_failure};
 use crate::session::{Session, SharedCall, lock};
@@ -12,12 +13,13 @@ use axum::extract::State;
 use axum::http::{
     HeaderName, HeaderValue, Method, Request as HttpRequest, Response, StatusCode, header,
 };
+use futures_util::StreamExt;
 use jiff::Timestamp;
 use polar_convo::{
     ApiError, Dialect, GoogleFraming, Reply, ReplyHead, SampledToken, StreamEncoder, apply_pins,
     chat_messages, chat_tools, error_response, unary_body,
 };
-use polar_engine::{Engine, EngineStream, GenerateRequest};
+use polar_engine::{Engine, EngineError, EngineStream, GenerateRequest};
 use polar_types::ErrorClass;
 use serde_json::Value;
 use std::sync::{Arc, OnceLock};
@@ -222,6 +224,8 @@ async fn generate(
         prompt: answered.prompt(),
         asked: GenerateRequest { request, request_id },
         to_plan,
+        watch: gateway.watch.clone(),
+        patience: Patience::of(gateway.config.engine_wait),
     };
     let start = Box::pin(start.run());
     let mut driver =
@@ -259,29 +263,75 @@ struct Start {
     asked: GenerateRequest,
     /// In token mode, messages and tools to make the prompt of.
     to_plan: Option<(Vec<Value>, Vec<Value>)>,
+    watch: Arc<EngineWatch>,
+    patience: Patience,
 }
 
 impl Start {
-    async fn run(self) -> Result<EngineStream, ApiError> {
-        let Self { engine, session, call, prompt, asked, to_plan } = self;
-        let (Some(prompts), Some((messages, tools))) = (&session.prompts, to_plan) else {
-            return engine.generate(asked).await.map_err(|error| engine_failure(&error));
-        };
-        let planned = prompts.plan(&asked.request, messages, tools).await?;
-        let planned = prompt.get_or_init(|| planned);
-        if let Some(call) = lock(&call).as_mut() {
-            call.prompted_by(&prompt);
-        }
-        let begun = match planned {
-            Prompt::Ids { plan, pictures } => {
-                let (ids, pictures) = (plan.ids.as_slice().into(), pictures.clone());
-                let session = Some(session.id().to_string());
-                prompts.mode.generate(ids, pictures, asked, session).await
+    /// Begins the generation, as soon as there is an engine that takes it.
+    async fn run(mut self) -> Result<EngineStream, ApiError> {
+        let to_plan = self.to_plan.take();
+        if let (Some(prompts), Some((messages, tools))) = (&self.session.prompts, to_plan) {
+            let planned = prompts.plan(&self.asked.request, messages, tools).await?;
+            self.prompt.get_or_init(|| planned);
+            if let Some(call) = lock(&self.call).as_mut() {
+                call.prompted_by(&self.prompt);
             }
-            Prompt::Messages { .. } => engine.generate(asked).await,
-        };
-        begun.map_err(|error| engine_failure(&error))
+        }
+        loop {
+            if self.patience.begin(&self.watch) {
+                self.wait().await?;
+            }
+            match self.begin().await {
+                Ok(stream) => {
+                    self.watch.note_success();
+                    return Ok(watched(stream, self.watch));
+                }
+                Err(error) => {
+                    let is_away = self.watch.is_away_after(&error).await;
+                    if !is_away || self.patience.is_over() {
+                        return Err(engine_failure(&error));
+                    }
+                }
+            }
+        }
     }
+
+    /// Holds the call while the engine is away. Its record says so however it ends.
+    async fn wait(&mut self) -> Result<(), ApiError> {
+        let note = |start: &Self, is_over: bool| {
+            if let Some(call) = lock(&start.call).as_mut() {
+                call.waited_for_engine(&start.patience, is_over);
+            }
+        };
+        note(self, false);
+        let held = self.session.hold();
+        let waited = self.patience.wait(&self.watch).await;
+        drop(held);
+        note(self, waited.is_ok());
+        waited
+    }
+
+    async fn begin(&self) -> Result<EngineStream, EngineError> {
+        let Self { engine, session, prompt, asked, .. } = self;
+        match (&session.prompts, prompt.get()) {
+            (Some(prompts), Some(Prompt::Ids { plan, pictures })) => {
+                let (ids, pictures) = (plan.ids.as_slice().into(), pictures.clone());
+                let id = Some(session.id().to_string());
+                prompts.mode.generate(ids, pictures, asked.clone(), id).await
+            }
+            _ => engine.generate(asked.clone()).await,
+        }
+    }
+}
+
+/// The same stream, of which a failure is noted.
+fn watched(stream: EngineStream, watch: Arc<EngineWatch>) -> EngineStream {
+    Box::pin(stream.inspect(move |event| {
+        if let Err(error) = event {
+            watch.note_broken(error);
+        }
+    }))
 }
 
 fn stream_response(head: &ReplyHead, body: Body) -> Response<Body> {

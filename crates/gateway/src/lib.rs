@@ -7,6 +7,7 @@
 //! - A call is in its session's journal before the harness gets the end of its reply.
 //! - Every call that reached the engine gets exactly one record, also when the harness
 //!   hangs up, the engine fails or the session closes while it runs.
+//! - A call that finds the engine away waits for it, and its record says so.
 //! - Hanging up drops the engine's stream, which cancels the generation.
 
 mod auth;
@@ -15,12 +16,15 @@ mod call;
 mod generate;
 mod google;
 mod listen;
+mod outage;
 mod pages;
 mod prompt;
 mod reply;
 mod session;
 
+pub use call::ENGINE_OUTAGE;
 pub use listen::{serve_tcp, serve_unix};
+pub use outage::{EngineWatch, Outage};
 pub use session::{Activity, NotJournalled, SessionHandle, SessionOptions};
 
 use crate::bodies::Held;
@@ -46,6 +50,12 @@ pub struct GatewayConfig {
     pub header_wait: Duration,
     /// Longest a call may take from request to last token.
     pub call_timeout: Duration,
+    /// How long a call waits for an engine that is away, all in all. Below the shortest time
+    /// that a known harness gives a call without a token (300 s). Zero tells the harness of
+    /// every failure at once.
+    pub engine_wait: Duration,
+    /// Time between questions whether an engine that nobody calls is there.
+    pub engine_questions: Duration,
     /// Largest request body, in bytes.
     pub max_body_bytes: usize,
     /// Most bytes of one session's request bodies that are held at a time.
@@ -60,6 +70,8 @@ impl Default for GatewayConfig {
             keep_alive: Duration::from_secs(5),
             header_wait: Duration::from_secs(10),
             call_timeout: Duration::from_secs(1800),
+            engine_wait: Duration::from_secs(240),
+            engine_questions: Duration::from_secs(10),
             max_body_bytes: 64 << 20,
             max_held_bytes_per_session: 256 << 20,
             max_calls_per_session: 64,
@@ -88,13 +100,15 @@ pub enum GatewayError {
 pub struct Gateway {
     config: GatewayConfig,
     engine: Arc<dyn Engine>,
+    watch: Arc<EngineWatch>,
     sessions: RwLock<HashMap<String, Arc<Session>>>,
 }
 
 impl Gateway {
     /// Makes the proxy for one engine, which says whether it is used in token mode.
     pub fn new(config: GatewayConfig, engine: Arc<dyn Engine>) -> Arc<Self> {
-        Arc::new(Self { config, engine, sessions: RwLock::default() })
+        let watch = EngineWatch::new(engine.clone(), config.engine_questions);
+        Arc::new(Self { config, engine, watch, sessions: RwLock::default() })
     }
 
     /// The harness-facing routes, to be served on TCP and on a Unix socket.
@@ -108,6 +122,11 @@ impl Gateway {
     /// The engine behind it, as its probe described it.
     pub fn engine_info(&self) -> &EngineInfo {
         self.engine.info()
+    }
+
+    /// Whether the engine is there.
+    pub fn engine_watch(&self) -> &Arc<EngineWatch> {
+        &self.watch
     }
 
     /// Opens a session under a fresh random secret and starts its journal.

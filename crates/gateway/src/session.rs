@@ -3,7 +3,7 @@
 use crate::bodies::Bodies;
 use crate::call::OpenCall;
 use crate::prompt::SessionPrompts;
-use crate::{Gateway, GatewayError};
+use crate::{Gateway, GatewayError, Outage};
 use axum::http::HeaderMap;
 use polar_convo::{Normaliser, ResponsesHistory, TurnMemory};
 use polar_engine::Engine;
@@ -39,6 +39,8 @@ pub struct Activity {
     pub sampled_tokens: u64,
     /// Calls running now.
     pub running: u32,
+    /// Those of them that wait for an engine that is away.
+    pub held: u32,
 }
 
 /// A call's state, shared between the connection that serves it and the session that
@@ -64,6 +66,7 @@ pub(crate) struct Session {
     pub(crate) closed: CancellationToken,
     calls: AtomicU32,
     sampled_tokens: AtomicU64,
+    held: AtomicU32,
     /// What Responses requests may refer to.
     pub(crate) responses: Mutex<ResponsesHistory>,
     /// What the model has said, to know it again in a history.
@@ -96,6 +99,7 @@ impl Session {
             closed: CancellationToken::new(),
             calls: AtomicU32::new(0),
             sampled_tokens: AtomicU64::new(0),
+            held: AtomicU32::new(0),
             responses: Mutex::default(),
             turns: Mutex::new(
                 TurnMemory::new(stand_ins).keeping_cut_calls(engine.token_mode().is_some()),
@@ -153,6 +157,12 @@ impl Session {
         lock(&self.running).remove(&key);
     }
 
+    /// Counts a call as waiting for the engine until what comes back is dropped.
+    pub(crate) fn hold(self: &Arc<Self>) -> HeldCall {
+        self.held.fetch_add(1, Ordering::Relaxed);
+        HeldCall(Arc::clone(self))
+    }
+
     /// Writes a call's record. Its position in the journal comes back.
     pub(crate) fn append(&self, record: &CallRecord) -> Result<u32, NotJournalled> {
         let mut journal = lock(&self.journal);
@@ -193,6 +203,15 @@ impl Session {
     }
 }
 
+/// A call that waits for the engine.
+pub(crate) struct HeldCall(Arc<Session>);
+
+impl Drop for HeldCall {
+    fn drop(&mut self) {
+        self.0.held.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// Why a call has no record.
 #[derive(Debug, thiserror::Error)]
 pub enum NotJournalled {
@@ -227,6 +246,7 @@ impl SessionHandle {
             calls: self.session.calls.load(Ordering::Relaxed),
             sampled_tokens: self.session.sampled_tokens.load(Ordering::Relaxed),
             running: u32::try_from(lock(&self.session.running).len()).unwrap_or(u32::MAX),
+            held: self.session.held.load(Ordering::Relaxed),
         }
     }
 
@@ -239,6 +259,11 @@ impl SessionHandle {
     pub async fn called(&self) {
         // The session holds the sender, and this the session.
         let _ = self.session.first_call.subscribe().wait_for(Option::is_some).await;
+    }
+
+    /// The outage of its engine, if it is away.
+    pub fn outage(&self) -> Option<Outage> {
+        self.gateway.engine_watch().outage()
     }
 
     /// Makes the secret invalid, ends running calls as undelivered and seals the journal,

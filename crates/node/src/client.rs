@@ -165,14 +165,25 @@ fn words(error: reqwest::Error) -> String {
 }
 
 /// Growing waits between tries, spread so that many nodes do not come at once.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Backoff {
     failures: u32,
+    most: Duration,
+}
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self::up_to(Duration::from_secs(15))
+    }
 }
 
 impl Backoff {
     const FIRST: Duration = Duration::from_millis(250);
-    const MOST: Duration = Duration::from_secs(15);
+
+    /// With waits of at most `most`.
+    pub(crate) fn up_to(most: Duration) -> Self {
+        Self { failures: 0, most }
+    }
 
     pub(crate) fn reset(&mut self) {
         self.failures = 0;
@@ -193,7 +204,7 @@ impl Backoff {
             return Duration::ZERO;
         }
         let doublings = (self.failures - 1).min(10);
-        let wait = Self::FIRST.saturating_mul(1 << doublings).min(Self::MOST);
+        let wait = Self::FIRST.saturating_mul(1 << doublings).min(self.most);
         // Between half and all of it. The hasher's keys are random.
         let share = RandomState::new().hash_one(self.failures) % 1000;
         wait.mul_f64(0.5 + share as f64 / 2000.0)

@@ -5,13 +5,15 @@
 //! so that a server that is away holds up nothing.
 
 use crate::NodeError;
+use crate::brake::Brake;
 use crate::client::{Backoff, ClientError, ServerClient};
 use crate::delivery::Courier;
 use crate::holder::{Holder, Left};
+use polar_gateway::Outage;
 use polar_session::{Control, Progress, SessionRunner};
 use polar_types::{
-    CancelCount, CancelWatch, Epoch, Lease, LeaseRequest, LeaseResponse, NodeInfo, ReleaseItem,
-    RenewItem, RenewRequest, RenewResponse, SessionId, Stage,
+    CancelCount, CancelWatch, Epoch, Lease, LeaseRequest, LeaseResponse, NodeInfo, NodeTrouble,
+    ReleaseItem, RenewItem, RenewRequest, RenewResponse, SessionId, Stage, TroubleKind,
 };
 use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
@@ -91,9 +93,8 @@ pub(crate) struct Dispatcher {
     /// What is still to be done for sessions that are no longer held.
     clearing: JoinSet<()>,
     lease_backoff: Backoff,
-    /// Against spending attempts, as long as sessions fail for what may be this machine's fault:
-    /// its disk, its sandboxes, its engine.
-    start_backoff: Backoff,
+    brake: Arc<Brake>,
+    engine: watch::Receiver<Option<Outage>>,
     renewal: Duration,
     /// Leases named in the renewal that is on its way.
     renewing: Vec<(SessionId, Epoch)>,
@@ -110,6 +111,7 @@ impl Dispatcher {
         client: Arc<ServerClient>,
         courier: Courier,
         runner: SessionRunner,
+        engine: watch::Receiver<Option<Outage>>,
         sessions: PathBuf,
         shown: watch::Sender<Vec<HeldSession>>,
     ) -> Self {
@@ -124,7 +126,8 @@ impl Dispatcher {
             tasks: JoinSet::new(),
             clearing: JoinSet::new(),
             lease_backoff: Backoff::default(),
-            start_backoff: Backoff::default(),
+            brake: Arc::new(Brake::new()),
+            engine,
             renewal: FIRST_RENEWAL,
             renewing: Vec::new(),
             stages: Arc::default(),
@@ -176,6 +179,10 @@ impl Dispatcher {
                         renew_at = renew_at.min(Instant::now() + SOON);
                     }
                 }
+                Ok(()) = self.engine.changed() => {
+                    // The server is to know, and sessions may wait no longer.
+                    renew_at = renew_at.min(Instant::now() + SOON);
+                }
                 () = stages.notified() => renew_at = renew_at.min(Instant::now() + SOON),
                 Some(ended) = self.tasks.join_next(), if !self.tasks.is_empty() => {
                     // Session tasks catch the panics of what they run; see `hold`.
@@ -224,24 +231,23 @@ impl Dispatcher {
         }
     }
 
-    /// Asks for as many sessions as there is room for; after a failure that may be this
-    /// machine's fault for one at a time, until one goes well.
+    /// Asks for as many sessions as there is room for; for none while its engine is away, and
+    /// after failures that may be this machine's fault for one at a time, until one goes well.
     fn ask_for_work(&mut self) -> Option<Question<LeaseResponse>> {
+        if self.engine.borrow().is_some() {
+            return None;
+        }
         let taken = self.held.len() + self.clearing.len();
         let taken = u32::try_from(taken).unwrap_or(u32::MAX);
+        let prepares = self.held.values().any(|held| held.stage() == Stage::Prepare);
         let free = self.info.slots.total().saturating_sub(taken);
-        let free = match self.start_backoff.is_failing() {
-            // Not until those that run have ended: that may take hours.
-            true if self.held.values().any(|held| held.stage() == Stage::Prepare) => 0,
-            true => free.min(1),
-            false => free,
-        };
+        let free = self.brake.room(prepares, free);
         if free == 0 {
             return None;
         }
         let ask = LeaseRequest { node: self.info(), free, wait_seconds: WAIT_SECONDS };
         let client = self.client.clone();
-        let pause = self.lease_backoff.pause().max(self.start_backoff.pause());
+        let pause = self.lease_backoff.pause().max(self.brake.pause());
         Some(Box::pin(async move {
             tokio::time::sleep(pause).await;
             client.lease(&ask).await
@@ -285,6 +291,7 @@ impl Dispatcher {
             courier: self.courier.clone(),
             sessions: self.sessions.clone(),
             node_id: self.info.node_id.clone(),
+            brake: self.brake.clone(),
         };
         let stages = tell_stages(progress.clone(), self.stages.clone());
         self.held.insert(key.clone(), Held { control, progress, goes_back: false });
@@ -302,12 +309,14 @@ impl Dispatcher {
         let (session_id, epoch) = key;
         let item = ReleaseItem { session_id, epoch };
         match left {
-            Left::Settled { clearing, is_suspect } => {
-                match is_suspect {
-                    true => self.start_backoff.fail(),
-                    false => self.start_backoff.reset(),
-                }
+            Left::Settled { clearing } => {
                 self.clearing.spawn(clearing);
+            }
+            Left::Failed(reason) => {
+                self.clearing.spawn(async move {
+                    let reason = format!("the node is out of order: {reason}");
+                    release(&client, item, &reason).await;
+                });
             }
             Left::GivenUp(session) if goes_back => {
                 self.clearing.spawn(async move {
@@ -321,7 +330,6 @@ impl Dispatcher {
                 });
             }
             Left::GivenUp(session) => {
-                self.start_backoff.reset();
                 self.clearing.spawn(async move {
                     let reason = "the node lost the lease while the session ran; its calls up to \
                                   then are kept";
@@ -329,7 +337,6 @@ impl Dispatcher {
                 });
             }
             Left::NotStarted => {
-                self.start_backoff.fail();
                 self.clearing.spawn(async move {
                     release(&client, item, "the node's disk is full or broken").await;
                 });
@@ -377,11 +384,13 @@ impl Dispatcher {
                 }
             })
             .collect();
-        if items.is_empty() {
+        let node = self.info();
+        // Otherwise the server hears of it with its requests for work.
+        if items.is_empty() && node.troubles.is_empty() {
             return None;
         }
         self.renewing = items.iter().map(|item| (item.session_id.clone(), item.epoch)).collect();
-        let ask = RenewRequest { node: self.info(), items };
+        let ask = RenewRequest { node, items };
         let client = self.client.clone();
         let patience = self.renewal.max(Duration::from_secs(1));
         Some(Box::pin(async move { client.renew(&ask, patience).await }))
@@ -434,7 +443,20 @@ impl Dispatcher {
             let stage = polar_types::SessionStatus::from(held.stage());
             *per_stage.entry(stage.as_str().to_owned()).or_default() += 1;
         }
-        NodeInfo { held: per_stage, ..self.info.clone() }
+        NodeInfo { held: per_stage, troubles: self.troubles(), ..self.info.clone() }
+    }
+
+    /// What keeps it from beginning sessions.
+    fn troubles(&self) -> Vec<NodeTrouble> {
+        let outage = self.engine.borrow().clone();
+        let waiting = self.held.values().filter(|held| held.progress.borrow().waits_for_engine());
+        let engine = outage.map(|outage| NodeTrouble {
+            kind: TroubleKind::Engine,
+            message: outage.reason,
+            since: format!("{:.0}", outage.since),
+            waiting: u32::try_from(waiting.count()).unwrap_or(u32::MAX),
+        });
+        engine.into_iter().chain(self.brake.trouble()).collect()
     }
 
     fn show(&self) {

@@ -4,9 +4,10 @@
 //! later. What happens to the lease besides is the dispatcher's business: it learns
 //! from [`Left`] how things stand.
 
+use crate::brake::{self, Brake};
 use crate::delivery::{Courier, Delivery};
 use polar_session::{AttemptFolder, Control, Ended, Progress, Removal, SessionRunner, salvage};
-use polar_types::{ErrorClass, Lease, NodeId, Outcome, Stage};
+use polar_types::{Lease, NodeId, SessionReport, Stage, TroubleKind};
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -20,9 +21,10 @@ pub(crate) enum Left {
     Settled {
         /// What is still to be done.
         clearing: Clearing,
-        /// Whether it failed for what may well be this machine's fault.
-        is_suspect: bool,
     },
+    /// It failed before its agent ran, on a machine that is known to be broken. Nothing of it is
+    /// left, and it goes back for this reason.
+    Failed(String),
     /// It was given up, and nothing of it runs any more.
     GivenUp(Box<GivenUp>),
     /// Nothing was done for it, so that it can go back.
@@ -39,6 +41,7 @@ pub(crate) struct Holder {
     pub(crate) courier: Courier,
     pub(crate) sessions: PathBuf,
     pub(crate) node_id: NodeId,
+    pub(crate) brake: Arc<Brake>,
 }
 
 impl Holder {
@@ -54,6 +57,8 @@ impl Holder {
                 // Without a folder nothing can be recorded or reported.
                 let session = &lease.session_id;
                 tracing::error!(%session, %error, "no folder for the session; check the disk");
+                let message = format!("no folder for a session could be made: {error}");
+                self.brake.fail(session, TroubleKind::Disk, &message);
                 return Left::NotStarted;
             }
         };
@@ -82,24 +87,35 @@ impl Holder {
                 return Left::GivenUp(Box::new(session));
             }
         };
+        if let Some(reason) = self.judge(&report) {
+            removal.over().await;
+            self.courier.put_away(&folder, Delivery::Needless);
+            return Left::Failed(reason);
+        }
         progress.send_replace(Progress::in_stage(Stage::Deliver, "the server to take its result"));
         let delivery = self.courier.deliver(&folder, &report).await;
         let courier = self.courier;
-        let is_suspect = is_suspect(&report.outcome);
         let clearing = Box::pin(async move {
             // The sandbox has its files in the folder.
             removal.over().await;
             courier.put_away(&folder, delivery);
         });
-        Left::Settled { clearing, is_suspect }
+        Left::Settled { clearing }
     }
-}
 
-/// What may be the fault of this machine or its engine. A task that asks for what cannot be is
-/// not, wherever that shows.
-fn is_suspect(outcome: &Outcome) -> bool {
-    let is_refused = matches!(outcome, Outcome::Failed { class: ErrorClass::Invalid, .. });
-    outcome.is_retryable() && !is_refused
+    /// Tells the brake how the session went, and why it goes back, should it.
+    fn judge(&self, report: &SessionReport) -> Option<String> {
+        match brake::suspicion(&report.outcome) {
+            Some((kind, message)) => {
+                self.brake.fail(&report.session_id, kind, message);
+                self.brake.gives_back(report).then(|| message.to_owned())
+            }
+            None => {
+                self.brake.release();
+                None
+            }
+        }
+    }
 }
 
 /// A session that was given up, with what its folder holds.

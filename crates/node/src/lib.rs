@@ -10,9 +10,12 @@
 //!   until the server has the report: whatever kills the node, the next start delivers.
 //! - A lease that is lost is given up at once. The calls recorded under it are reported
 //!   as those of a lost attempt, which the server keeps apart from results.
+//! - While its engine is away a node takes no session and begins none that it has, and the
+//!   server is told. A machine that breaks session after session takes one at a time.
 //! - A session is renewed until nothing of it runs any more, also when it is to be given
 //!   back; what a session leaves to be cleared counts against the node's places.
 
+mod brake;
 mod capture;
 mod client;
 mod delivery;
@@ -169,6 +172,7 @@ impl Node {
         let gateway_address = listeners.gateway_address();
         let control_address = listeners.control_address();
 
+        let engine = gateway.engine_watch().clone();
         let runner = SessionRunner::new(RunnerConfig {
             node_id: config.node_id.clone(),
             slots: config.slots,
@@ -201,6 +205,7 @@ impl Node {
                     client.clone(),
                     courier.clone(),
                     runner.clone(),
+                    engine.subscribe(),
                     sessions.clone(),
                     shown,
                 );
@@ -216,7 +221,10 @@ impl Node {
                         Ok(()) => {
                             salvage::deliver_left_behind(&sessions, &node, &courier, &draining)
                                 .await;
-                            dispatcher.run(draining).await
+                            tokio::select! {
+                                done = dispatcher.run(draining) => done,
+                                never = engine.ask_regularly() => match never {},
+                            }
                         }
                         Err(error) => Err(error),
                     };
@@ -306,6 +314,7 @@ fn node_info(config: &NodeConfig) -> Result<NodeInfo, NodeError> {
         runtimes: config.providers.iter().map(|provider| provider.kind().to_owned()).collect(),
         engine: format!("{} {} ({})", engine.kind.name(), engine.url, engine.model),
         held: BTreeMap::new(),
+        troubles: Vec::new(),
     })
 }
 

@@ -207,6 +207,7 @@ impl Attempt {
         self.times.ready_seconds = since.elapsed().as_secs_f64();
 
         let slot = slot??;
+        self.engine_is_there().await?;
         self.warm_grader();
         let since = Instant::now();
         let end = self.run(harness).await;
@@ -311,6 +312,10 @@ impl Attempt {
 
     pub(crate) fn waits(&self, stage: Stage, waiting_for: &str) {
         self.progress.send_replace(Progress::in_stage(stage, waiting_for));
+    }
+
+    pub(crate) fn waits_for_engine(&self, stage: Stage, waiting_for: &str) {
+        self.progress.send_replace(Progress::without_engine(stage, waiting_for));
     }
 
     pub(crate) async fn unless_stopped<T>(&self, work: impl Future<Output = T>) -> Result<T, Stop> {

@@ -25,6 +25,8 @@ pub struct Progress {
     pub stage: Option<Stage>,
     /// What it waits for, in words.
     waiting_for: String,
+    /// Whether it cannot begin before its engine is there.
+    needs_engine: bool,
     /// Its proxy session, while the harness runs.
     proxy: Option<SessionHandle>,
 }
@@ -32,11 +34,21 @@ pub struct Progress {
 impl Progress {
     /// Progress in a stage of which only words are known.
     pub fn in_stage(stage: Stage, waiting_for: impl Into<String>) -> Self {
-        Self { stage: Some(stage), waiting_for: waiting_for.into(), proxy: None }
+        let waiting_for = waiting_for.into();
+        Self { stage: Some(stage), waiting_for, needs_engine: false, proxy: None }
+    }
+
+    pub(crate) fn without_engine(stage: Stage, waiting_for: &str) -> Self {
+        Self { needs_engine: true, ..Self::in_stage(stage, waiting_for) }
     }
 
     pub(crate) fn running(harness: &str, proxy: SessionHandle) -> Self {
-        Self { stage: Some(Stage::Run), waiting_for: harness.to_owned(), proxy: Some(proxy) }
+        Self { proxy: Some(proxy), ..Self::in_stage(Stage::Run, harness) }
+    }
+
+    /// Whether it waits for an engine that is away.
+    pub fn waits_for_engine(&self) -> bool {
+        self.needs_engine || self.proxy.as_ref().is_some_and(|proxy| proxy.activity().held > 0)
     }
 
     /// What it waits for now, in words.
@@ -50,6 +62,9 @@ impl Progress {
 
 fn describe(proxy: &SessionHandle) -> String {
     let activity = proxy.activity();
+    if let Some(outage) = proxy.outage().filter(|_| activity.held > 0) {
+        return format!("{outage}, {} calls wait", activity.held);
+    }
     format!(
         "{} calls, {} running, {} tokens sampled",
         activity.calls, activity.running, activity.sampled_tokens

@@ -23,6 +23,7 @@ pub mod harness;
 mod hints;
 mod images;
 mod maker;
+mod outage;
 mod pools;
 mod prepare;
 mod removal;

@@ -2,8 +2,9 @@
 
 use crate::folder::{ARTIFACTS, AttemptFolder};
 use crate::grade::Grade;
-use crate::harness::{CallFailure, HarnessAdapter, RunEvidence, judge};
+use crate::harness::{CallFailure, HarnessAdapter, OutageSeen, RunEvidence, judge};
 use crate::hints;
+use crate::outage::outage_of;
 use polar_record::RecordedSession;
 use polar_sandbox::ExecEnd;
 use polar_trajectory::BuildOptions;
@@ -16,6 +17,7 @@ use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::Path;
+use std::time::Duration;
 
 /// How an attempt ended.
 pub(crate) enum Ending {
@@ -44,6 +46,8 @@ pub(crate) async fn conclude(facts: Facts) -> SessionReport {
         Err(error) => SessionReport {
             outcome: polar_failure(format!("building the trajectory broke off: {error}")),
             reason: Some(EndReason::PolarFailure),
+            reason_detail: Some(format!("building the trajectory broke off: {error}")),
+            reward: None,
             ..fallback
         },
     }
@@ -84,6 +88,8 @@ pub struct Rebuilt {
     pub calls: Vec<CallSummary>,
     /// How the last call failed, when it did.
     last_call: Option<CallFailure>,
+    /// That calls waited for an engine that was away.
+    outage: Option<OutageSeen>,
     /// How the traces break promises 1 to 3, should they.
     violation: Option<String>,
 }
@@ -96,6 +102,7 @@ pub fn rebuild(
 ) -> Result<Rebuilt, String> {
     let session = RecordedSession::read(journal).map_err(|error| error.to_string())?;
     let last_call = session.calls().last().and_then(call_failure);
+    let outage = outage_of(session.calls());
     let built = polar_trajectory::build(&session, options, reward);
     // Checked by other code than that which built it, before anybody trains on it.
     let violation = polar_trajectory::verify(&built.trajectory, &session)
@@ -105,6 +112,7 @@ pub fn rebuild(
         trajectory: built.trajectory,
         calls: built.calls,
         last_call,
+        outage,
         violation: violation.map(|violation| violation.to_string()),
     })
 }
@@ -127,50 +135,55 @@ fn build_report(facts: Facts) -> SessionReport {
         strategy: facts.lease.task.trajectory_strategy,
         train_roles: facts.lease.task.train_roles.clone(),
     };
-    let rebuilt = match journal.exists() {
+    let mut rebuilt = match journal.exists() {
         true => rebuild(&journal, options.clone(), facts.grade.reward()).map(Some),
         false => Ok(None),
     };
-    let (calls, last_call, trouble) = match &rebuilt {
-        Ok(Some(rebuilt)) => {
-            report.traces = count(rebuilt.trajectory.lineages());
-            report.sizes.clone_from(&rebuilt.trajectory.sizes);
-            report.tokens.clone_from(&rebuilt.trajectory.tokens);
-            report.forks.clone_from(&rebuilt.trajectory.forks);
-            report.roles.clone_from(&rebuilt.trajectory.roles);
-            report.translation.clone_from(&rebuilt.trajectory.translation);
-            let trouble = keep_trajectory(&facts.folder, rebuilt)
-                .map_err(|error| format!("the trajectory could not be written: {error}"))
-                .and_then(|()| check_promises(rebuilt));
-            (count(rebuilt.calls.len()), rebuilt.last_call.as_ref(), trouble.err())
-        }
-        Ok(None) => (0, None, None),
-        Err(error) => (0, None, Some(format!("the journal cannot be read: {error}"))),
+    report.outcome = match &rebuilt {
+        Ok(rebuilt) => outcome(&facts, rebuilt.as_ref()),
+        Err(error) => polar_failure(format!("the journal cannot be read: {error}")),
     };
-    report.calls = calls;
-    report.outcome = outcome(&facts, calls, last_call);
+    if let Ok(Some(rebuilt)) = &rebuilt {
+        tell_of(&mut report, rebuilt);
+        if let Some(violation) = violation(rebuilt) {
+            report.outcome = polar_failure(violation);
+        }
+    }
     if let Ending::Ran { end: ExecEnd::Exited(code), .. } = facts.ending {
         report.exit_code = Some(code);
     }
-    if let Some(trouble) = trouble {
-        tracing::error!(session = %report.session_id, trouble, "session failed on Polar's side");
-        report.outcome = polar_failure(trouble);
-    }
-    let reason = EndReason::of(&report.outcome, false);
-    if reason.is_infrastructure() && report.reward.is_some() {
-        let problem = take_reward_back(&mut report, reason, || {
-            let rebuilt = rebuild(&journal, options, None)?;
-            keep_trajectory(&facts.folder, &rebuilt).map_err(|error| error.to_string())
-        });
-        if let Err(problem) = problem {
-            report.outcome = polar_failure(format!("the trajectory keeps a reward: {problem}"));
+    if let Some(why) = why_unrewarded(&report)
+        && report.reward.take().is_some()
+    {
+        report.grade_error = Some(why);
+        if journal.exists() {
+            // Rewards are part of what was built.
+            rebuilt = rebuild(&journal, options, None).map(Some);
         }
     }
-    match hash_artifacts(&facts.folder) {
-        Ok(artifacts) => report.artifacts = artifacts,
-        Err(error) => report.outcome = polar_failure(format!("artifacts not readable: {error}")),
+    let budget = facts.lease.task.budgets.run_seconds;
+    say_reason(&mut report, budget);
+    let kept = match &mut rebuilt {
+        Ok(Some(rebuilt)) => {
+            rebuilt.trajectory.reason = report.reason;
+            rebuilt.trajectory.reason_detail.clone_from(&report.reason_detail);
+            keep_trajectory(&facts.folder, rebuilt)
+                .map_err(|error| format!("the trajectory could not be written: {error}"))
+        }
+        Ok(None) => Ok(()),
+        Err(error) => Err(format!("the journal cannot be read: {error}")),
+    };
+    let hashed = hash_artifacts(&facts.folder)
+        .map(|artifacts| report.artifacts = artifacts)
+        .map_err(|error| format!("artifacts not readable: {error}"));
+    if let Err(trouble) = kept.and(hashed) {
+        report.reward = None;
+        report.outcome = polar_failure(trouble);
+        say_reason(&mut report, budget);
     }
-    report.reason = Some(EndReason::of(&report.outcome, report.grade_error.is_some()));
+    if let Outcome::Failed { side: Side::Polar, message, .. } = &report.outcome {
+        tracing::error!(session = %report.session_id, message, "session failed on Polar's side");
+    }
     if let Err(error) = facts.folder.save_report(&report) {
         // Delivery goes on; only a restart before it ends would have to build it again.
         tracing::error!(session = %report.session_id, %error, "report not kept over a restart");
@@ -178,19 +191,42 @@ fn build_report(facts: Facts) -> SessionReport {
     report
 }
 
-/// What an agent did before its engine, its sandbox or Polar was lost says nothing of the model.
-fn take_reward_back(
-    report: &mut SessionReport,
-    reason: EndReason,
-    build_without: impl FnOnce() -> Result<(), String>,
-) -> Result<(), String> {
-    report.reward = None;
-    report.grade_error =
-        Some(format!("{}: what was done before it is not graded", reason.as_str()));
-    match report.traces {
-        0 => Ok(()),
-        _ => build_without(),
+fn tell_of(report: &mut SessionReport, rebuilt: &Rebuilt) {
+    report.calls = count(rebuilt.calls.len());
+    report.traces = count(rebuilt.trajectory.lineages());
+    report.sizes.clone_from(&rebuilt.trajectory.sizes);
+    report.tokens.clone_from(&rebuilt.trajectory.tokens);
+    report.forks.clone_from(&rebuilt.trajectory.forks);
+    report.roles.clone_from(&rebuilt.trajectory.roles);
+    report.translation.clone_from(&rebuilt.trajectory.translation);
+}
+
+fn say_reason(report: &mut SessionReport, budget: f64) {
+    let reason = EndReason::of(&report.outcome, report.grade_error.is_some());
+    report.reason = Some(reason);
+    report.reason_detail = match reason {
+        EndReason::Completed => None,
+        EndReason::AgentTimeout => Some(format!(
+            "the agent did not end within budgets.run_seconds ({budget} s); what it did is kept"
+        )),
+        EndReason::GraderFailure => {
+            report.outcome.detail().map(str::to_owned).or_else(|| report.grade_error.clone())
+        }
+        _ => report.outcome.detail().map(str::to_owned),
+    };
+}
+
+/// Why what a grader found is no reward: what an agent did before its engine, its sandbox or Polar
+/// was lost says nothing of the model, and neither does an agent that failed without a call.
+fn why_unrewarded(report: &SessionReport) -> Option<String> {
+    let reason = EndReason::of(&report.outcome, false);
+    let name = reason.as_str();
+    if reason.is_infrastructure() {
+        return Some(format!("{name}: what was done before it is not graded"));
     }
+    let is_failed = matches!(reason, EndReason::FailedToStart | EndReason::HarnessCrash);
+    (is_failed && report.calls == 0)
+        .then(|| format!("{name}: the agent made no call, so that there is no work to grade"))
 }
 
 fn bare_report(facts: &Facts, outcome: Outcome) -> SessionReport {
@@ -200,6 +236,7 @@ fn bare_report(facts: &Facts, outcome: Outcome) -> SessionReport {
         node_id: facts.node_id.clone(),
         outcome,
         reason: None,
+        reason_detail: None,
         reward: facts.grade.reward(),
         grade_error: facts.grade.error(),
         grade_note: facts.grade.note(),
@@ -218,7 +255,7 @@ fn bare_report(facts: &Facts, outcome: Outcome) -> SessionReport {
     }
 }
 
-fn outcome(facts: &Facts, calls: u32, last_call: Option<&CallFailure>) -> Outcome {
+fn outcome(facts: &Facts, rebuilt: Option<&Rebuilt>) -> Outcome {
     match &facts.ending {
         Ending::Stopped(outcome) => outcome.clone(),
         Ending::Ran { end, adapter } => {
@@ -226,8 +263,10 @@ fn outcome(facts: &Facts, calls: u32, last_call: Option<&CallFailure>) -> Outcom
                 end: *end,
                 stdout: &facts.folder.artifact("stdout.log"),
                 stderr: &facts.folder.artifact("stderr.log"),
-                calls,
-                last_call,
+                budget: Duration::from_secs_f64(facts.lease.task.budgets.run_seconds),
+                calls: rebuilt.map_or(0, |rebuilt| count(rebuilt.calls.len())),
+                last_call: rebuilt.and_then(|rebuilt| rebuilt.last_call.as_ref()),
+                outage: rebuilt.and_then(|rebuilt| rebuilt.outage.as_ref()),
             };
             with_hint(judge(adapter, evidence), *end, &facts.lease.task.runtime)
         }
@@ -251,14 +290,13 @@ fn polar_failure(message: String) -> Outcome {
 
 /// A trajectory that breaks a promise is not for training; it and its journal are kept
 /// for whoever mends it.
-fn check_promises(rebuilt: &Rebuilt) -> Result<(), String> {
-    match &rebuilt.violation {
-        None => Ok(()),
-        Some(violation) => Err(format!(
+fn violation(rebuilt: &Rebuilt) -> Option<String> {
+    rebuilt.violation.as_ref().map(|violation| {
+        format!(
             "the trajectory is not what was sampled: {violation}; please report it with the \
              session's journal"
-        )),
-    }
+        )
+    })
 }
 
 fn keep_trajectory(folder: &AttemptFolder, rebuilt: &Rebuilt) -> io::Result<()> {

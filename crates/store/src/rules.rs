@@ -3,13 +3,20 @@
 
 use crate::{Limits, StoreError};
 use jiff::Timestamp;
-use polar_types::{Budgets, ErrorClass, NodeInfo, Outcome, SessionStatus, Side, Stage, TaskStatus};
+use polar_types::{
+    Budgets, EndReason, ErrorClass, NodeInfo, Outcome, SessionReport, SessionStatus, Side, Stage,
+    TaskStatus,
+};
 use serde_json::{Value, json};
 use std::time::Duration;
 
 /// A released lease spends no attempt so often; after that it does, so that a node that
 /// takes and gives back for ever comes to an end too.
 const RELEASES_FORGIVEN: u32 = 16;
+
+/// An attempt that the engine was lost to spends none so often. With the pauses in between an
+/// engine may be away for the better part of an hour, even where its node does not notice.
+const ENGINE_LOSSES_FORGIVEN: u32 = 12;
 
 /// Where a session stands when its attempt ends.
 #[derive(Debug, Clone, Copy)]
@@ -71,7 +78,9 @@ pub(crate) enum Next {
 
 /// After a report by the holder of the lease.
 pub(crate) fn after_report(standing: Standing, outcome: &Outcome) -> Verdict {
-    let spent = standing.spent.saturating_add(1);
+    let forgiven = standing.attempt.saturating_sub(1).saturating_sub(standing.spent);
+    let is_forgiven = outcome.is_engine_outage() && forgiven < ENGINE_LOSSES_FORGIVEN;
+    let spent = standing.spent.saturating_add(u32::from(!is_forgiven));
     let next = match outcome {
         Outcome::Failed { .. } if standing.cancel_requested => Next::End(Outcome::Cancelled),
         Outcome::Failed { message, .. }
@@ -82,6 +91,12 @@ pub(crate) fn after_report(standing: Standing, outcome: &Outcome) -> Verdict {
         _ => Next::End(outcome.clone()),
     };
     Verdict { spent, next }
+}
+
+/// The reward that a report gives its session. What was lost has none, whatever a node says.
+pub(crate) fn reward_of(report: &SessionReport) -> Option<f64> {
+    let is_lost = EndReason::of(&report.outcome, false).is_infrastructure();
+    report.reward.filter(|_| !is_lost)
 }
 
 /// After a lease was lost.
@@ -158,12 +173,13 @@ pub(crate) fn waiting_for_node(runtime: &str) -> String {
 
 /// What a session waits for after an attempt that does not count as its end.
 pub(crate) fn waiting_for_retry(verdict: &Verdict, max_attempts: u32, because: &str) -> String {
-    format!("a node, for attempt {} of {max_attempts}: {because}", verdict.spent + 1)
+    let next = verdict.spent + 1;
+    format!("a node, for attempt {next} of {max_attempts}: {because}")
 }
 
-/// How long to wait before the next attempt, when so many are spent.
-pub(crate) fn retry_pause(spent: u32, limits: &Limits) -> Duration {
-    let factor = 4_u32.saturating_pow(spent.saturating_sub(1));
+/// How long to wait before the next attempt, after so many.
+pub(crate) fn retry_pause(attempts: u32, limits: &Limits) -> Duration {
+    let factor = 4_u32.saturating_pow(attempts.saturating_sub(1));
     limits.retry_pause.saturating_mul(factor).min(limits.longest_retry_pause)
 }
 

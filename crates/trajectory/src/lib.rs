@@ -207,6 +207,8 @@ impl Builder<'_> {
             group_id: header.group_id.clone(),
             strategy: self.options.strategy,
             reward,
+            reason: None,
+            reason_detail: None,
             traces: Vec::new(),
             tree: None,
             roles: self.roles(),

@@ -25,8 +25,8 @@ pub use history::HistoryPolicy;
 pub use id::{CallId, Epoch, GroupId, NodeId, SessionId, TaskId};
 pub use node::{
     CancelCount, CancelWatch, Lease, LeaseRequest, LeaseResponse, NodeInfo, NodeList, NodeSeen,
-    ReleaseItem, ReleaseRequest, ReleaseResponse, RenewItem, RenewRequest, RenewResponse,
-    ResultAck, Slots,
+    NodeTrouble, ReleaseItem, ReleaseRequest, ReleaseResponse, RenewItem, RenewRequest,
+    RenewResponse, ResultAck, Slots, TroubleKind,
 };
 pub use role::{
     CallOrigin, CallRole, Confidence, HarnessRules, NormaliseRule, ParentLink, PromptPart,

@@ -4,6 +4,7 @@
 use crate::{Epoch, GroupId, NodeId, SessionId, Stage, TaskSpec};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::fmt;
 
 /// How many sessions a node can hold in each stage. With no place to prepare or to grade in,
 /// that is done in the run slot; with neither, stages do not overlap.
@@ -66,6 +67,79 @@ pub struct NodeInfo {
     /// Sessions it holds per stage.
     #[serde(default)]
     pub held: BTreeMap<String, u32>,
+    /// What keeps it from beginning sessions now.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub troubles: Vec<NodeTrouble>,
+}
+
+/// Something that keeps a node from beginning sessions. It takes none meanwhile, or one to
+/// see whether it is over.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct NodeTrouble {
+    /// What is out of order.
+    pub kind: TroubleKind,
+    /// What was seen of it.
+    pub message: String,
+    /// Since when (RFC 3339, UTC).
+    pub since: String,
+    /// Sessions that the node holds and that wait until it is over.
+    #[serde(default)]
+    pub waiting: u32,
+}
+
+impl fmt::Display for NodeTrouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = match self.kind {
+            TroubleKind::Engine => "engine unreachable",
+            TroubleKind::Sandbox => "sandboxes fail",
+            TroubleKind::Disk => "disk fails",
+        };
+        write!(f, "{what} since {}", self.since)?;
+        match self.waiting {
+            0 => {}
+            1 => write!(f, ", 1 session waits")?,
+            waiting => write!(f, ", {waiting} sessions wait")?,
+        }
+        write!(f, ": {}", self.message)
+    }
+}
+
+/// What of a node can be out of order.
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    Hash,
+    PartialOrd,
+    Ord,
+    Serialize,
+    Deserialize,
+    utoipa::ToSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum TroubleKind {
+    /// Its engine cannot be reached, or fails every call.
+    Engine,
+    /// Sandboxes fail one after the other.
+    Sandbox,
+    /// Folders of sessions cannot be made, or there is no room left for them.
+    Disk,
+}
+
+impl TroubleKind {
+    /// All of them, for counts.
+    pub const ALL: [Self; 3] = [Self::Engine, Self::Sandbox, Self::Disk];
+
+    /// The name used in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Engine => "engine",
+            Self::Sandbox => "sandbox",
+            Self::Disk => "disk",
+        }
+    }
 }
 
 /// `POST /api/nodes/{id}/lease`

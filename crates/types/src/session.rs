@@ -129,6 +129,19 @@ impl Outcome {
         }
     }
 
+    /// What happened, where it failed.
+    pub fn detail(&self) -> Option<&str> {
+        match self {
+            Self::Failed { message, .. } => Some(message),
+            Self::Completed | Self::TimedOut | Self::Cancelled => None,
+        }
+    }
+
+    /// Whether the engine was away: nobody's fault that holds the session.
+    pub fn is_engine_outage(&self) -> bool {
+        matches!(self, Self::Failed { side: Side::Engine, class: ErrorClass::Unavailable, .. })
+    }
+
     /// Whether another attempt could end differently.
     pub fn is_retryable(&self) -> bool {
         matches!(self, Self::Failed { side: Side::Sandbox | Side::Engine | Side::Polar, .. })
@@ -155,7 +168,9 @@ pub enum EndReason {
     Completed,
     /// The harness ran out of its budget.
     AgentTimeout,
-    /// The harness failed.
+    /// The harness's program was not found or could not be executed, and made no call.
+    FailedToStart,
+    /// The harness failed: it ended with an exit code of failure, was killed, or says so.
     HarnessCrash,
     /// The sandbox was lost, or could not be made or set up.
     SandboxLoss,
@@ -177,7 +192,8 @@ impl EndReason {
             Outcome::Completed => Self::Completed,
             Outcome::TimedOut => Self::AgentTimeout,
             Outcome::Cancelled => Self::Cancelled,
-            Outcome::Failed { side, .. } => match side {
+            Outcome::Failed { side, class, .. } => match side {
+                Side::Harness if *class == ErrorClass::NotFound => Self::FailedToStart,
                 Side::Harness => Self::HarnessCrash,
                 Side::Engine => Self::EngineLoss,
                 Side::Sandbox => Self::SandboxLoss,
@@ -186,6 +202,19 @@ impl EndReason {
             },
         }
     }
+
+    /// All of them, for counts.
+    pub const ALL: [Self; 9] = [
+        Self::Completed,
+        Self::AgentTimeout,
+        Self::FailedToStart,
+        Self::HarnessCrash,
+        Self::SandboxLoss,
+        Self::EngineLoss,
+        Self::PolarFailure,
+        Self::GraderFailure,
+        Self::Cancelled,
+    ];
 
     /// Whether it says nothing of the agent's work.
     pub fn is_infrastructure(self) -> bool {
@@ -197,6 +226,7 @@ impl EndReason {
         match self {
             Self::Completed => "completed",
             Self::AgentTimeout => "agent_timeout",
+            Self::FailedToStart => "failed_to_start",
             Self::HarnessCrash => "harness_crash",
             Self::SandboxLoss => "sandbox_loss",
             Self::EngineLoss => "engine_loss",
@@ -274,6 +304,9 @@ pub struct SessionReport {
     /// The same in one word; absent in reports of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<EndReason>,
+    /// What is behind the reason, in words; absent where it is `completed`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason_detail: Option<String>,
     /// The evaluator's number; absent when there is none or it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reward: Option<f64>,
@@ -402,6 +435,12 @@ pub struct SessionInfo {
     /// How it ended, once it has; also where no node reported it, such as an expired lease.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<Outcome>,
+    /// The same in one word, once it has ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<EndReason>,
+    /// What is behind the reason, in words; absent where it is `completed`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason_detail: Option<String>,
     /// How telling the client's URL goes, once there is something to tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub callback: Option<CallbackState>,
@@ -412,6 +451,18 @@ pub struct SessionInfo {
 }
 
 impl SessionInfo {
+    /// Fills in `reason` and `reason_detail` by what else is known of the end.
+    pub fn with_reason(mut self) -> Self {
+        let Some(outcome) = &self.outcome else { return self };
+        let told = self.report().filter(|report| report.outcome == *outcome);
+        let reason = told.and_then(|report| report.reason);
+        let detail = told.and_then(|report| report.reason_detail.clone());
+        let detail = detail.or_else(|| outcome.detail().map(str::to_owned));
+        self.reason = Some(reason.unwrap_or_else(|| EndReason::of(outcome, false)));
+        self.reason_detail = detail;
+        self
+    }
+
     /// The report that was accepted for the last attempt; never a salvaged one.
     pub fn report(&self) -> Option<&SessionReport> {
         self.attempts.last().filter(|a| a.lost.is_none()).and_then(|a| a.report.as_ref())

@@ -1,8 +1,8 @@
 //! Training data: traces, and where every sampled token went.
 
 use crate::{
-    CallId, CallOrigin, CallRole, GroupId, RoleCounts, SessionId, TaskId, TokenTree, TrainingSizes,
-    TrajectoryStrategy, TranslationCounts,
+    CallId, CallOrigin, CallRole, EndReason, GroupId, RoleCounts, SessionId, TaskId, TokenTree,
+    TrainingSizes, TrajectoryStrategy, TranslationCounts,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -228,6 +228,12 @@ pub struct Trajectory {
     /// Reward of the rollout.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reward: Option<f64>,
+    /// What became of the session; absent in trajectories of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<EndReason>,
+    /// What is behind the reason, in words; absent where it is `completed`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason_detail: Option<String>,
     /// In order of their first call; none where there is a `tree`.
     pub traces: Vec<Trace>,
     /// The traces as a tree, for the strategy `prefix_tree`.

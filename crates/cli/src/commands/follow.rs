@@ -106,7 +106,9 @@ pub(crate) async fn print_summary(api: &Api, followed: &[Followed]) -> Result<()
 /// A session without a call has nothing to train on, however well it ended.
 fn warn_of_silent_agents(sessions: &[&SessionInfo]) -> Result<()> {
     for session in sessions {
-        if session.report().is_some_and(|report| report.calls == 0) {
+        // One that failed has said why.
+        let ended = session.report().filter(|report| report.outcome.detail().is_none());
+        if ended.is_some_and(|report| report.calls == 0) {
             writeln!(
                 std::io::stderr(),
                 "warning: the agent of {} never called the model, so that there is nothing to \

@@ -4,7 +4,7 @@ use crate::api::Api;
 use crate::args::{Cancel, Status};
 use crate::display;
 use anyhow::Result;
-use polar_types::{NodeList, TaskPage};
+use polar_types::{NodeList, NodeSeen, NodeTrouble, TaskPage, TroubleKind};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -23,8 +23,8 @@ pub(crate) async fn status(args: Status) -> Result<()> {
             writeln!(out, "{}: {}", info.task_id, word(&info.status))?;
             write!(out, "{}", display::session_table(&sessions.iter().collect::<Vec<_>>()))?;
             for session in sessions {
-                if let Some(waiting) = &session.waiting_for {
-                    writeln!(out, "{} waits for {waiting}", session.session_id)?;
+                if let Some(line) = display::explanation(&session) {
+                    writeln!(out, "{line}")?;
                 }
             }
         }
@@ -38,6 +38,11 @@ pub(crate) async fn status(args: Status) -> Result<()> {
             write!(out, "{}", task_table(&tasks))?;
             writeln!(out)?;
             write!(out, "{}", node_table(&nodes))?;
+            for seen in nodes.nodes.iter().filter(|seen| seen.alive) {
+                for trouble in &seen.node.troubles {
+                    writeln!(out, "{}: {trouble}", seen.node.node_id)?;
+                }
+            }
         }
     }
     Ok(())
@@ -75,7 +80,7 @@ fn node_table(list: &NodeList) -> String {
         .map(|seen| {
             vec![
                 seen.node.node_id.to_string(),
-                if seen.alive { "alive" } else { "silent" }.to_owned(),
+                state(seen).to_owned(),
                 seen.node.version.clone(),
                 seen.node.engine.clone(),
                 counts(&seen.node.held),
@@ -83,6 +88,17 @@ fn node_table(list: &NodeList) -> String {
         })
         .collect();
     display::table(&["node", "state", "version", "engine", "sessions held"], &rows)
+}
+
+/// In one word; what is behind it is told below the table.
+fn state(seen: &NodeSeen) -> &'static str {
+    match seen.node.troubles.first() {
+        _ if !seen.alive => "silent",
+        None => "alive",
+        Some(NodeTrouble { kind: TroubleKind::Engine, .. }) => "no engine",
+        Some(NodeTrouble { kind: TroubleKind::Sandbox, .. }) => "no sandboxes",
+        Some(NodeTrouble { kind: TroubleKind::Disk, .. }) => "no disk",
+    }
 }
 
 /// `3 running, 5 completed`.

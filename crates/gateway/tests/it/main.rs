@@ -12,6 +12,7 @@ mod hang_ups;
 mod history;
 mod limits;
 mod lost_turns;
+mod outage;
 mod raw_text;
 mod responses;
 mod stream;

@@ -3,7 +3,9 @@
 use crate::cluster::Cluster;
 use crate::gate::{Gates, OPEN};
 use polar_node::Node;
-use polar_types::{Event, EventKind, EventPage, SessionInfo, SessionStatus, Slots, TaskInfo};
+use polar_types::{
+    Event, EventKind, EventPage, SessionInfo, SessionStatus, Slots, TaskInfo, TroubleKind,
+};
 use serde_json::json;
 use std::time::Duration;
 
@@ -19,6 +21,7 @@ async fn under_way(cluster: &Cluster, task: &TaskInfo) -> Vec<u32> {
                 now += 1;
                 at_a_time.push(now);
             }
+            EventKind::SessionStatus if is_status(event, "queued") => now -= 1,
             EventKind::SessionEnded => now -= 1,
             _ => {}
         }
@@ -26,8 +29,12 @@ async fn under_way(cluster: &Cluster, task: &TaskInfo) -> Vec<u32> {
     at_a_time
 }
 
+fn count(sessions: &[SessionInfo], status: SessionStatus) -> usize {
+    sessions.iter().filter(|session| session.status == status).count()
+}
+
 #[tokio::test(flavor = "multi_thread")]
-async fn a_broken_machine_takes_one_session_at_a_time_until_one_goes_well() {
+async fn a_broken_machine_spends_the_attempts_of_hardly_a_session_and_says_so() {
     let cluster = Cluster::new().await;
     let mut config = cluster.config("a").await;
     config.slots = Slots { prepare: 2, ready: 0, run: 1, grade: 1, warm: 1 };
@@ -35,23 +42,28 @@ async fn a_broken_machine_takes_one_session_at_a_time_until_one_goes_well() {
     let gates = Gates::of(&mut config, OPEN, OPEN);
     gates.break_down(true);
     // All that it has room for is there when it asks for the first time.
-    let samples = places + 3;
-    let broken = cluster.submit(json!({"num_samples": samples, "max_attempts": 1})).await;
+    let samples = places as usize + 6;
+    let task = cluster.submit(json!({"num_samples": samples, "max_attempts": 1})).await;
     let node = Node::start(config).await.unwrap();
-    let sessions = cluster.ended(&broken).await;
-    assert!(sessions.iter().all(|session| session.status == SessionStatus::Failed));
-    let at_a_time = under_way(&cluster, &broken).await;
+    let trouble = cluster.trouble("a").await;
+    assert_eq!(trouble.kind, TroubleKind::Sandbox);
+    assert!(trouble.message.contains("the machine is broken"), "{trouble}");
+    // More than one goes back before it is mended.
+    cluster
+        .event(&task, |kind, data| kind == EventKind::SessionStatus && data["status"] == "queued")
+        .await;
+    gates.break_down(false);
+
+    let sessions = cluster.ended(&task).await;
+    let failed = count(&sessions, SessionStatus::Failed);
+    assert!((1..=3).contains(&failed), "{failed} spent their attempt");
+    assert_eq!(count(&sessions, SessionStatus::Completed), samples - failed);
+    let at_a_time = under_way(&cluster, &task).await;
     let (first, later) = at_a_time.split_at(places as usize);
     assert_eq!(first.iter().max(), Some(&places));
-    assert_eq!(later, [1, 1, 1]);
-
-    gates.break_down(false);
-    let mended = cluster.submit(json!({"num_samples": samples})).await;
-    let sessions = cluster.ended(&mended).await;
-    assert!(sessions.iter().all(|session| session.status == SessionStatus::Completed));
-    let at_a_time = under_way(&cluster, &mended).await;
-    assert_eq!(at_a_time[0], 1);
-    assert!(at_a_time.iter().max() > Some(&1), "{at_a_time:?}");
+    assert_eq!(later[0], 1, "{at_a_time:?}");
+    assert!(later.iter().max() > Some(&1), "{at_a_time:?}");
+    cluster.untroubled("a").await;
     node.shutdown(Duration::ZERO).await;
 }
 
@@ -69,9 +81,7 @@ async fn a_set_up_command_that_fails_does_not_slow_a_machine() {
     let task = cluster.submit(change).await;
     let node = Node::start(config).await.unwrap();
     let so_many = |status: SessionStatus, wanted: usize| {
-        move |sessions: &[SessionInfo]| {
-            sessions.iter().filter(|session| session.status == status).count() == wanted
-        }
+        move |sessions: &[SessionInfo]| count(sessions, status) == wanted
     };
     cluster.sessions_are(&task, so_many(SessionStatus::Preparing, places)).await;
     // One fails; its place is taken while the others are still there.

@@ -45,7 +45,7 @@ fn spawn(cluster: &Cluster, part: usize) -> Child {
         0 => start_server(cluster.dir.path(), cluster.server_addr, LEASE_TTL),
         node => {
             let state = cluster.state(["", "a", "b"][node]);
-            start_node(&state, cluster.server_addr, &cluster.simulator.url())
+            start_node(&state, cluster.server_addr, &cluster.engine_url())
         }
     }
 }

@@ -7,7 +7,10 @@ use polar_sandbox::{LocalConfig, LocalIsolation, LocalProvider};
 use polar_server::{Server, ServerConfig, ServerHandle};
 use polar_session::check::write_file_policy;
 use polar_simulator::{SimulatorConfig, SimulatorHandle, Speed};
-use polar_types::{EventKind, EventPage, SessionInfo, SessionList, Slots, TaskInfo, Trajectory};
+use polar_types::{
+    EventKind, EventPage, NodeList, NodeTrouble, SessionInfo, SessionList, Slots, TaskInfo,
+    Trajectory,
+};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::future::Future;
@@ -20,12 +23,16 @@ use tempfile::TempDir;
 /// Longest time that anything in a test may take.
 const LONGEST: Duration = Duration::from_secs(150);
 
+/// Pause between looks at what the server knows.
+const LOOK: Duration = Duration::from_millis(50);
+
 /// The same agent as in the tests of sessions.
 const AGENT: &str = include_str!("../../../session/tests/it/agent.py");
 
 pub(crate) struct Cluster {
     pub(crate) dir: TempDir,
-    pub(crate) simulator: SimulatorHandle,
+    simulator: Option<SimulatorHandle>,
+    engine_addr: SocketAddr,
     pub(crate) server_addr: SocketAddr,
     server: Option<ServerHandle>,
     client: reqwest::Client,
@@ -55,7 +62,12 @@ impl Cluster {
         let server = serve(dir.path(), any, lease_ttl).await;
         let server_addr = server.addr();
         let client = reqwest::Client::builder().no_proxy().build().unwrap();
-        Self { dir, simulator, server_addr, server: Some(server), client, lease_ttl }
+        let (engine_addr, simulator) = (simulator.addr, Some(simulator));
+        Self { dir, simulator, engine_addr, server_addr, server: Some(server), client, lease_ttl }
+    }
+
+    pub(crate) fn engine_url(&self) -> String {
+        format!("http://{}", self.engine_addr)
     }
 
     pub(crate) async fn stop_server(&mut self) {
@@ -73,7 +85,7 @@ impl Cluster {
 
     pub(crate) async fn config(&self, name: &str) -> NodeConfig {
         let state = self.state(name);
-        node_config(name, &state, self.server_addr, &self.simulator.url()).await
+        node_config(name, &state, self.server_addr, &self.engine_url()).await
     }
 
     pub(crate) async fn node(&self, name: &str) -> Node {
@@ -137,6 +149,50 @@ impl Cluster {
     pub(crate) async fn sessions(&self, task: &TaskInfo) -> Vec<SessionInfo> {
         let path = format!("/api/tasks/{}/sessions", task.task_id);
         self.get::<SessionList>(&path).await.sessions
+    }
+
+    /// Waits until a node has told the server of a trouble.
+    pub(crate) async fn trouble(&self, node: &str) -> NodeTrouble {
+        let told = async {
+            loop {
+                if let Some(trouble) = self.troubles(node).await.into_iter().next() {
+                    return trouble;
+                }
+                tokio::time::sleep(LOOK).await;
+            }
+        };
+        within(told).await
+    }
+
+    /// Waits until a node has told the server that it has none.
+    pub(crate) async fn untroubled(&self, node: &str) {
+        within(async {
+            while !self.troubles(node).await.is_empty() {
+                tokio::time::sleep(LOOK).await;
+            }
+        })
+        .await;
+    }
+
+    async fn troubles(&self, node: &str) -> Vec<NodeTrouble> {
+        let nodes = self.get::<NodeList>("/api/nodes").await.nodes;
+        let of_it = nodes.into_iter().find(|seen| seen.node.node_id.as_str() == node);
+        of_it.map(|seen| seen.node.troubles).unwrap_or_default()
+    }
+
+    /// Takes the engine away.
+    pub(crate) async fn stop_engine(&mut self) {
+        within(self.simulator.take().unwrap().shutdown()).await;
+    }
+
+    /// The same engine again, which answers at once.
+    pub(crate) async fn start_engine(&mut self) {
+        let config = SimulatorConfig {
+            policy: write_file_policy(),
+            listen: self.engine_addr,
+            ..SimulatorConfig::default()
+        };
+        self.simulator = Some(polar_simulator::serve(config).await.unwrap());
     }
 
     /// Waits until the sessions of a task are so.

@@ -13,6 +13,7 @@ mod captures;
 mod chaos;
 mod child;
 mod cluster;
+mod engine;
 mod gate;
 mod leases;
 mod removals;

@@ -11,7 +11,7 @@ use std::time::Duration;
 async fn promise_4_kill_9_of_a_node_loses_no_acknowledged_call() {
     let cluster = Cluster::new().await;
     let state = cluster.state("a");
-    let mut killed = start_node(&state, cluster.server_addr, &cluster.simulator.url());
+    let mut killed = start_node(&state, cluster.server_addr, &cluster.engine_url());
 
     // The agent's first run ends its work and then hangs; its second one ends.
     let pid = cluster.state("pid");
@@ -50,7 +50,7 @@ async fn promise_4_kill_9_of_a_node_loses_no_acknowledged_call() {
 async fn promise_4_a_report_that_was_not_delivered_is_delivered_by_the_next_start() {
     let mut cluster = Cluster::new().await;
     let state = cluster.state("a");
-    let mut killed = start_node(&state, cluster.server_addr, &cluster.simulator.url());
+    let mut killed = start_node(&state, cluster.server_addr, &cluster.engine_url());
     let go = cluster.state("go");
     let started = cluster.state("started");
     let command = format!(

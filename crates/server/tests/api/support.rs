@@ -225,6 +225,7 @@ pub(crate) fn node_info(node: &str, boot: &str) -> NodeInfo {
         runtimes: vec!["local".to_owned()],
         engine: "simulator".to_owned(),
         held: BTreeMap::new(),
+        troubles: Vec::new(),
     }
 }
 
@@ -239,6 +240,7 @@ pub(crate) fn report_of(lease: &Lease, node: &str, outcome: Outcome) -> SessionR
         grade_note: None,
         grade: None,
         reason: None,
+        reason_detail: None,
         hack_labels: Vec::new(),
         exit_code: Some(0),
         calls: 1,

@@ -214,7 +214,9 @@ async fn runner(
     stop: &CancellationToken,
 ) -> Result<SessionRunner, CheckError> {
     let io = |error| CheckError::Io { action: "listen for the harness", error };
-    let gateway = Gateway::new(GatewayConfig::default(), engine);
+    // A harness is to meet every fault itself.
+    let config = GatewayConfig { engine_wait: Duration::ZERO, ..GatewayConfig::default() };
+    let gateway = Gateway::new(config, engine);
     let socket = options.folder.join("gateway.sock");
     let unix = UnixListener::bind(&socket).map_err(io)?;
     let tcp = TcpListener::bind("127.0.0.1:0").await.map_err(io)?;

@@ -24,5 +24,5 @@ pub use install::{InstallError, Installation, InstalledPython, Installer};
 pub use parse::AdapterError;
 pub use recipe::InstallRecipe;
 pub use render::{RenderInput, RenderedFile, RenderedHarness};
-pub use verdict::{CallFailure, RunEvidence, judge};
+pub use verdict::{CallFailure, OutageSeen, RunEvidence, judge};
 pub(crate) use verdict::{TAIL, tail, tail_lines};

@@ -6,6 +6,7 @@ use polar_types::{ErrorClass, Outcome, Side};
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
+use std::time::Duration;
 
 /// Bytes at the end of an output that are looked at.
 pub(crate) const TAIL: u64 = 256 * 1024;
@@ -15,6 +16,8 @@ pub(crate) const TAIL: u64 = 256 * 1024;
 pub struct RunEvidence<'a> {
     /// How the process ended.
     pub end: ExecEnd,
+    /// How long it might run.
+    pub budget: Duration,
     /// Its stdout on the host.
     pub stdout: &'a Path,
     /// Its stderr on the host.
@@ -23,6 +26,8 @@ pub struct RunEvidence<'a> {
     pub calls: u32,
     /// How the last call failed, when it did.
     pub last_call: Option<&'a CallFailure>,
+    /// That calls had to wait for an engine that was away.
+    pub outage: Option<&'a OutageSeen>,
 }
 
 /// A call that failed.
@@ -34,10 +39,37 @@ pub struct CallFailure {
     pub refused: bool,
 }
 
-/// Judges a run by the adapter's rule. A run cut off by its budget is `TimedOut`
-/// whatever it printed. A failed run whose last call the engine failed is the engine's
-/// failure, since the harness could do no better.
+/// What an outage of the engine did to a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OutageSeen {
+    /// What was seen of the engine.
+    pub reason: String,
+    /// How long a call or more waited for it.
+    pub waited: Duration,
+    /// Whether the last call still waited when it ended.
+    pub at_end: bool,
+}
+
+/// Share of its time that a run may lose to an outage and still have run out of it by itself.
+const OUTAGE_BORNE: f64 = 0.1;
+
+/// Judges a run by the adapter's rule. A run cut off by its budget is `TimedOut` whatever it
+/// printed, unless the engine took the time. A failed run whose last call the engine failed is
+/// the engine's failure, since the harness could do no better; and so is any run that ended
+/// while a call waited for the engine.
 pub fn judge(adapter: &HarnessAdapter, evidence: RunEvidence<'_>) -> Outcome {
+    let lost = evidence.outage.filter(|outage| {
+        let borne = evidence.budget.mul_f64(OUTAGE_BORNE);
+        outage.at_end || (evidence.end == ExecEnd::TimedOut && outage.waited > borne)
+    });
+    if let Some(outage) = lost {
+        let (name, waited) = (&adapter.name, outage.waited.as_secs_f64());
+        let message = format!(
+            "{name} waited {waited:.0} s for its engine and could not go on: {}",
+            outage.reason
+        );
+        return Outcome::Failed { side: Side::Engine, class: ErrorClass::Unavailable, message };
+    }
     let code = match evidence.end {
         ExecEnd::TimedOut => return Outcome::TimedOut,
         ExecEnd::Exited(code) => code,
@@ -54,14 +86,19 @@ pub fn judge(adapter: &HarnessAdapter, evidence: RunEvidence<'_>) -> Outcome {
             ErrorClass::Unavailable,
             format!("{failure}, after the engine failed its last call: {}", call.message),
         ),
-        None => (
-            Side::Harness,
-            ErrorClass::Internal,
-            format!("{failure}; see stdout.log and stderr.log of the session"),
-        ),
+        None => {
+            let never_started = evidence.calls == 0 && matches!(code, NOT_FOUND | NOT_EXECUTABLE);
+            let class = if never_started { ErrorClass::NotFound } else { ErrorClass::Internal };
+            let logs = "see stdout.log and stderr.log of the session";
+            (Side::Harness, class, format!("{failure}; {logs}"))
+        }
     };
     Outcome::Failed { side, class, message }
 }
+
+/// What a shell, and the node's own start of a command, end with.
+const NOT_FOUND: i32 = 127;
+const NOT_EXECUTABLE: i32 = 126;
 
 /// What is wrong with a run, if anything.
 fn failure(adapter: &HarnessAdapter, evidence: &RunEvidence<'_>, code: i32) -> Option<String> {
@@ -69,9 +106,15 @@ fn failure(adapter: &HarnessAdapter, evidence: &RunEvidence<'_>, code: i32) -> O
     let name = &adapter.name;
     if !rule.exit_codes.contains(&code) {
         let words = last_words(evidence);
+        let unheard = if evidence.calls == 0 { " before its first model call" } else { "" };
         return Some(match code {
-            127 => format!("{name} could not be started (exit code 127){words}"),
-            _ => format!("{name} ended with exit code {code}{words}"),
+            NOT_FOUND if evidence.calls == 0 => {
+                format!("the agent's program was not found: {name} ended with exit code 127{words}")
+            }
+            NOT_EXECUTABLE if evidence.calls == 0 => format!(
+                "the agent's program could not be executed: {name} ended with exit code 126{words}"
+            ),
+            _ => format!("{name} {}{unheard}{words}", end_in_words(code)),
         });
     }
     if let Some(said) = rule.failures.iter().find_map(|failure| said(failure, evidence)) {
@@ -88,6 +131,23 @@ fn failure(adapter: &HarnessAdapter, evidence: &RunEvidence<'_>, code: i32) -> O
         ));
     }
     evidence.last_call.map(|_| format!("{name} gave up with exit code {code}"))
+}
+
+/// An exit code above 128 tells of a signal, whoever waited for the program.
+fn end_in_words(code: i32) -> String {
+    let signal = match code - 128 {
+        4 => "SIGILL, an instruction that this processor does not have",
+        6 => "SIGABRT, by which a program ends itself",
+        7 => "SIGBUS",
+        8 => "SIGFPE",
+        9 => "SIGKILL, as when memory runs out (`runtime.memory_mb`)",
+        11 => "SIGSEGV, a crash",
+        13 => "SIGPIPE",
+        15 => "SIGTERM",
+        1..=64 => return format!("was killed by signal {} (exit code {code})", code - 128),
+        _ => return format!("ended with exit code {code}"),
+    };
+    format!("was killed by {signal} (exit code {code})")
 }
 
 /// What the output says that means failure.

@@ -232,6 +232,7 @@ async fn each_way_to_end_has_a_reason() {
     for (agent, changes, reason) in [
         ("true", json!({}), EndReason::Completed),
         ("exit 3", json!({}), EndReason::HarnessCrash),
+        ("no-such-agent", json!({}), EndReason::FailedToStart),
         ("sleep 600", json!({"budgets": {"run_seconds": 0.5}}), EndReason::AgentTimeout),
         (
             "true",
@@ -251,11 +252,8 @@ async fn each_way_to_end_has_a_reason() {
     ] {
         let report = graded(&ground, agent, good.clone(), changes).await;
         assert_eq!(report.reason, Some(reason), "{agent}: {report:?}");
-        let graded = matches!(
-            reason,
-            EndReason::Completed | EndReason::HarnessCrash | EndReason::AgentTimeout
-        );
-        assert_eq!(report.reward, graded.then_some(1.0), "infrastructure is no reward of 0");
+        let graded = matches!(reason, EndReason::Completed | EndReason::AgentTimeout);
+        assert_eq!(report.reward, graded.then_some(1.0), "{reason:?}: {report:?}");
     }
     let (_, folder) = ground.run(json!({})).await;
     assert!(artifact(&folder, "grader.log").contains("stdout"));

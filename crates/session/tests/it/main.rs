@@ -10,6 +10,7 @@
 
 mod adapters;
 mod check;
+mod ends;
 mod evaluators;
 mod grading;
 mod ground;

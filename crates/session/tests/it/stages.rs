@@ -257,7 +257,7 @@ async fn a_failing_harness_is_graded_all_the_same() {
 
     let (report, _) = ground.run(json!({"harness": shell("no-such-agent")})).await;
     let message = failure(&report).2;
-    assert!(message.contains("could not be started"), "{message}");
+    assert!(message.contains("program was not found"), "{message}");
     assert!(message.contains("shows the machine's /usr"), "{message}");
 }
 

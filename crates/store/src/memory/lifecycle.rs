@@ -277,7 +277,7 @@ impl State {
         }
         attempt.ended_at = Some(rfc3339(now));
         let verdict = rules::after_report(standing, &report.outcome);
-        self.conclude(id, &verdict, report.reward, limits, now);
+        self.conclude(id, &verdict, rules::reward_of(report), limits, now);
         Ok(ResultAck::Accepted)
     }
 
@@ -380,7 +380,7 @@ impl State {
                 session.spent = verdict.spent;
                 session.lease = None;
                 session.deadline_at = plus(now, limits.queue_limit);
-                let pause = rules::retry_pause(verdict.spent, limits);
+                let pause = rules::retry_pause(attempt, limits);
                 session.available_at = paused.then(|| plus(now, pause));
                 session.updated_at = now;
                 self.append(now, EventKind::SessionStatus, &task, Some(id), data);

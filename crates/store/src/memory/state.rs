@@ -154,10 +154,13 @@ impl State {
             attempts: session.attempts.clone(),
             reward: session.reward,
             outcome: session.outcome.clone(),
+            reason: None,
+            reason_detail: None,
             callback: self.callback_of(Some(&session.id), &session.task),
             created_at: rfc3339(session.created_at),
             updated_at: rfc3339(session.updated_at),
         }
+        .with_reason()
     }
 
     fn callback_of(&self, session: Option<&SessionId>, task: &TaskId) -> Option<CallbackState> {

@@ -112,7 +112,7 @@ impl Complete {
         let report = &self.report;
         self.keep(work, Some(self.now)).await?;
         let verdict = rules::after_report(session.standing, &report.outcome);
-        conclude(work, session, &verdict, report.reward, self.now).await
+        conclude(work, session, &verdict, rules::reward_of(report), self.now).await
     }
 
     /// Keeps the report with its attempt; a lost attempt keeps the time it was lost.
@@ -255,7 +255,7 @@ async fn conclude(
 ) -> Result<(), StoreError> {
     match &verdict.next {
         Next::Again { because, paused } => {
-            let pause = rules::retry_pause(verdict.spent, work.limits);
+            let pause = rules::retry_pause(session.standing.attempt, work.limits);
             let available_at = paused.then(|| plus(now, pause));
             requeue(work, session, verdict, because, available_at, now).await
         }

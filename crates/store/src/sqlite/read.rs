@@ -195,7 +195,7 @@ fn assemble(
             let mut info = session_info(row)?;
             info.attempts = attempts_of.remove(info.session_id.as_str()).unwrap_or_default();
             info.callback = callback_of.remove(info.session_id.as_str());
-            Ok(info)
+            Ok(info.with_reason())
         })
         .collect()
 }

@@ -105,6 +105,8 @@ pub(super) fn session_info(row: &SqliteRow) -> Result<SessionInfo, StoreError> {
         attempts: Vec::new(),
         reward: get(row, "reward")?,
         outcome: optional_json(row, "outcome")?,
+        reason: None,
+        reason_detail: None,
         callback: None,
         created_at: rfc3339(get(row, "created_at")?),
         updated_at: rfc3339(get(row, "updated_at")?),

@@ -7,8 +7,8 @@ use polar_store::{
     CallbackResult, EventQuery, Expired, MemoryStore, SqliteStore, StoreError, TaskQuery, TaskStore,
 };
 use polar_types::{
-    CallbackStatus, ErrorClass, EventKind, Lease, NodeInfo, Outcome, ResultAck, SessionStatus,
-    Side, Stage, TaskStatus,
+    CallbackStatus, EndReason, ErrorClass, EventKind, Lease, NodeInfo, Outcome, ResultAck,
+    SessionStatus, Side, Stage, TaskStatus,
 };
 use serde_json::json;
 
@@ -39,6 +39,7 @@ on_every_store!(
     promise_5_a_session_has_one_holder,
     promise_5_a_result_is_accepted_once,
     failures_of_the_infrastructure_are_tried_again_and_others_are_not,
+    attempts_lost_to_the_engine_are_spent_of_a_budget_of_their_own,
     a_failed_attempt_is_tried_again_after_ever_longer_pauses,
     promise_6_every_lost_session_ends_after_its_last_attempt,
     promise_6_a_session_that_no_node_takes_ends,
@@ -197,12 +198,46 @@ async fn failures_of_the_infrastructure_are_tried_again_and_others_are_not(store
     }
 }
 
+async fn attempts_lost_to_the_engine_are_spent_of_a_budget_of_their_own(store: &dyn TaskStore) {
+    store.submit(vec![task("t", json!({ "max_attempts": 2 }))], at(0)).await.unwrap();
+    let id = "t-s0".parse().unwrap();
+    let engine = || Outcome::Failed {
+        side: Side::Engine,
+        class: ErrorClass::Unavailable,
+        message: "it was away".to_owned(),
+    };
+    for attempt in 1..=13 {
+        // One of its own in between changes nothing of the other budget.
+        let outcome = if attempt == 4 { failure(Side::Sandbox) } else { engine() };
+        let lease = store.claim(&node("n1"), 1, at(attempt * 100)).await.unwrap().remove(0);
+        assert_eq!(i64::from(lease.attempt), attempt);
+        let done = report(&lease, outcome);
+        store.complete(&done, at(attempt * 100)).await.unwrap();
+        let session = store.session(&id).await.unwrap();
+        assert_eq!(session.status, SessionStatus::Queued, "attempt {attempt}");
+        assert_eq!((session.reason, session.reward), (None, None));
+    }
+    let lease = store.claim(&node("n1"), 1, at(9_000)).await.unwrap().remove(0);
+    store.complete(&report(&lease, engine()), at(9_000)).await.unwrap();
+    let session = store.session(&id).await.unwrap();
+    assert_eq!(session.status, SessionStatus::Failed);
+    assert_eq!((session.reason, session.reward), (Some(EndReason::EngineLoss), None));
+    assert_eq!(session.reason_detail.as_deref(), session.outcome.unwrap().detail());
+
+    // An engine that answers with nonsense is there.
+    store.submit(vec![task("u", json!({ "max_attempts": 1 }))], at(0)).await.unwrap();
+    let lease = store.claim(&node("n1"), 1, at(9_000)).await.unwrap().remove(0);
+    store.complete(&report(&lease, failure(Side::Engine)), at(9_000)).await.unwrap();
+    let session = store.session(&"u-s0".parse().unwrap()).await.unwrap();
+    assert_eq!(session.status, SessionStatus::Failed);
+}
+
 async fn a_failed_attempt_is_tried_again_after_ever_longer_pauses(store: &dyn TaskStore) {
     store.submit(vec![task("t", json!({ "max_attempts": 5 }))], at(0)).await.unwrap();
     let mut now = 0;
     for pause in [5, 20, 30, 30] {
         let lease = store.claim(&node("n1"), 1, at(now)).await.unwrap().remove(0);
-        store.complete(&report(&lease, failure(Side::Engine)), at(now)).await.unwrap();
+        store.complete(&report(&lease, failure(Side::Sandbox)), at(now)).await.unwrap();
         let work = store.signals().work();
         store.expire(at(now + pause - 1)).await.unwrap();
         assert!(store.claim(&node("n1"), 1, at(now + pause - 1)).await.unwrap().is_empty());

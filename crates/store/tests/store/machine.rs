@@ -5,7 +5,7 @@ use crate::samples::{LIMITS, at, failure, node_with, release, renewal, report, t
 use polar_store::{
     CallbackResult, EventQuery, MemoryStore, SqliteStore, StoreError, TaskQuery, TaskStore,
 };
-use polar_types::{Lease, Outcome, Side, Stage, TaskId};
+use polar_types::{ErrorClass, Lease, Outcome, Side, Stage, TaskId};
 use proptest::prelude::*;
 use serde_json::json;
 use std::fmt::Debug;
@@ -231,7 +231,11 @@ fn outcome_of(outcome: u8) -> Outcome {
         0..=2 => Outcome::Completed,
         3 => Outcome::TimedOut,
         4 => failure(Side::Sandbox),
-        5 => failure(Side::Engine),
+        5 => Outcome::Failed {
+            side: Side::Engine,
+            class: ErrorClass::Unavailable,
+            message: "it was away".to_owned(),
+        },
         6 => failure(Side::Harness),
         _ => Outcome::Cancelled,
     }

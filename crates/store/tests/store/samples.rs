@@ -54,6 +54,7 @@ pub(crate) fn node_with(name: &str, boot: &str, runtimes: &[&str]) -> NodeInfo {
         runtimes: runtimes.iter().map(|r| (*r).to_owned()).collect(),
         engine: "simulator".to_owned(),
         held: BTreeMap::new(),
+        troubles: Vec::new(),
     }
 }
 
@@ -83,6 +84,7 @@ pub(crate) fn report(lease: &Lease, outcome: Outcome) -> SessionReport {
         grade_note: None,
         grade: None,
         reason: None,
+        reason_detail: None,
         hack_labels: Vec::new(),
         exit_code: Some(0),
         calls: 3,

@@ -1,0 +1,247 @@
+//! Whether the engine is there, told by the calls themselves and by a cheap question.
+//!
+//! A call that fails because the engine is gone, or answers nothing but failures, is not the
+//! harness's business as long as the engine may come back: it is held and asked again. Owns the
+//! one word on whether the engine is away; whoever starts work asks it first. It must not judge
+//! a call that the engine refused for what is in it.
+
+use jiff::Timestamp;
+use polar_convo::ApiError;
+use polar_engine::{Engine, EngineError};
+use polar_types::ErrorClass;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+/// Calls in a row that the engine fails although it says that it is well. Fewer may be one
+/// conversation that it cannot bear.
+const FAILED_CALLS: u32 = 8;
+/// Questions in a row without an answer, after which an engine that nobody calls is away.
+const FAILED_QUESTIONS: u32 = 3;
+/// Longest wait for the answer to the cheap question.
+const ANSWER: Duration = Duration::from_secs(10);
+/// Pauses between questions to an engine that is away.
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// After so long, calls try an engine that says it is well and failed them all.
+const TRIAL: Duration = Duration::from_secs(15);
+/// When a harness that waited in vain is told to ask again, in seconds.
+const ASK_AGAIN: f64 = 5.0;
+
+/// An engine that is away.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outage {
+    /// Since when.
+    pub since: Timestamp,
+    /// What it is seen by.
+    pub reason: String,
+}
+
+impl std::fmt::Display for Outage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "engine unreachable since {:.0} ({})", self.since, self.reason)
+    }
+}
+
+/// Watches one engine.
+pub struct EngineWatch {
+    engine: Arc<dyn Engine>,
+    /// Time between questions while all is well.
+    questions: Duration,
+    outage: watch::Sender<Option<Outage>>,
+    /// Calls that failed since one went well.
+    failed_calls: AtomicU32,
+    /// Failed calls of all times, for counts.
+    errors: AtomicU64,
+    /// Whether somebody is asking the engine already.
+    is_asking: AtomicBool,
+}
+
+impl EngineWatch {
+    pub(crate) fn new(engine: Arc<dyn Engine>, questions: Duration) -> Arc<Self> {
+        Arc::new(Self {
+            engine,
+            questions,
+            outage: watch::channel(None).0,
+            failed_calls: AtomicU32::new(0),
+            errors: AtomicU64::new(0),
+            is_asking: AtomicBool::new(false),
+        })
+    }
+
+    /// Tells when the engine goes away and when it is back.
+    pub fn subscribe(&self) -> watch::Receiver<Option<Outage>> {
+        self.outage.subscribe()
+    }
+
+    /// The outage there is now.
+    pub fn outage(&self) -> Option<Outage> {
+        self.outage.borrow().clone()
+    }
+
+    /// Calls that the engine failed since the start, those that were held and went well later
+    /// among them.
+    pub fn errors(&self) -> u64 {
+        self.errors.load(Ordering::Relaxed)
+    }
+
+    /// Returns when the engine is not away.
+    pub async fn present(&self) {
+        // The sender is this watch's own, so that this never fails.
+        let _ = self.outage.subscribe().wait_for(Option::is_none).await;
+    }
+
+    /// Asks the engine regularly whether it is there, so that its loss is known before a session
+    /// begins. Runs until it is dropped.
+    pub async fn ask_regularly(self: Arc<Self>) -> Infallible {
+        let mut unanswered = 0;
+        loop {
+            tokio::time::sleep(self.questions).await;
+            self.present().await;
+            unanswered = match self.ask().await {
+                Ok(()) => 0,
+                Err(reason) if unanswered + 1 >= FAILED_QUESTIONS => {
+                    self.begin(reason, false);
+                    0
+                }
+                Err(_) => unanswered + 1,
+            };
+        }
+    }
+
+    /// The engine has taken a call.
+    pub(crate) fn note_success(&self) {
+        self.failed_calls.store(0, Ordering::Relaxed);
+    }
+
+    /// Takes note of a failed call, and says whether the engine is away with it.
+    pub(crate) async fn is_away_after(self: &Arc<Self>, error: &EngineError) -> bool {
+        if !is_engines_fault(error) {
+            return false;
+        }
+        self.note_failure(error);
+        if self.outage.borrow().is_some() {
+            return true;
+        }
+        if let Err(reason) = self.ask().await {
+            self.begin(reason, false);
+        }
+        self.outage.borrow().is_some()
+    }
+
+    /// The same for a call that had begun, which cannot be held any more.
+    pub(crate) fn note_broken(self: &Arc<Self>, error: &EngineError) {
+        if is_engines_fault(error) {
+            self.note_failure(error);
+        }
+    }
+
+    fn note_failure(self: &Arc<Self>, error: &EngineError) {
+        self.errors.fetch_add(1, Ordering::Relaxed);
+        let failed = self.failed_calls.fetch_add(1, Ordering::Relaxed) + 1;
+        if failed >= FAILED_CALLS {
+            self.begin(
+                format!("{failed} calls in a row failed, the last: {}", error.message),
+                true,
+            );
+        }
+    }
+
+    async fn ask(&self) -> Result<(), String> {
+        match tokio::time::timeout(ANSWER, self.engine.health()).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(error.message),
+            Err(_) => Err(format!("no answer within {} s", ANSWER.as_secs())),
+        }
+    }
+
+    /// `answers` says that the engine is there by its own word.
+    fn begin(self: &Arc<Self>, reason: String, answers: bool) {
+        let begun = self.outage.send_if_modified(|outage| {
+            let begins = outage.is_none();
+            if begins {
+                tracing::error!(reason, "the engine is away; sessions wait for it");
+                *outage = Some(Outage { since: Timestamp::now(), reason });
+            }
+            begins
+        });
+        if begun && !self.is_asking.swap(true, Ordering::AcqRel) {
+            // Ends with the outage, or with the gateway.
+            let watch = Arc::downgrade(self);
+            tokio::spawn(async move {
+                let mut pause = if answers { TRIAL } else { FIRST_PAUSE };
+                loop {
+                    tokio::time::sleep(pause).await;
+                    let Some(watch) = watch.upgrade() else { return };
+                    if watch.ask().await.is_ok() {
+                        return watch.end();
+                    }
+                    pause = (pause * 2).min(LONGEST_PAUSE.max(pause));
+                }
+            });
+        }
+    }
+
+    fn end(&self) {
+        // One more failure is enough, until a call goes well.
+        self.failed_calls.fetch_min(FAILED_CALLS - 1, Ordering::Relaxed);
+        self.is_asking.store(false, Ordering::Release);
+        tracing::warn!("the engine is back");
+        self.outage.send_replace(None);
+    }
+}
+
+/// Whether a failure says something of the engine, and not of what it was asked or of its load.
+fn is_engines_fault(error: &EngineError) -> bool {
+    error.class == ErrorClass::Unavailable && error.status.is_none_or(|status| status >= 500)
+}
+
+/// How one call waits for the engine.
+pub(crate) struct Patience {
+    left: Duration,
+    /// When it first had to wait, and for how long in all.
+    pub(crate) waited: Option<(Timestamp, Duration)>,
+    /// What it waited for.
+    pub(crate) outage: Option<Outage>,
+}
+
+impl Patience {
+    pub(crate) fn of(left: Duration) -> Self {
+        Self { left, waited: None, outage: None }
+    }
+
+    /// Whether a call may wait at all.
+    pub(crate) fn is_over(&self) -> bool {
+        self.left.is_zero()
+    }
+
+    /// Notes that a wait begins, should the engine be away.
+    pub(crate) fn begin(&mut self, watch: &EngineWatch) -> bool {
+        let outage = watch.outage();
+        let waits = outage.is_some() && !self.is_over();
+        if waits {
+            self.waited.get_or_insert((Timestamp::now(), Duration::ZERO));
+            self.outage = outage;
+        }
+        waits
+    }
+
+    /// Waits for the engine; the error is what the harness is told in the end.
+    pub(crate) async fn wait(&mut self, watch: &EngineWatch) -> Result<(), ApiError> {
+        let begun = Instant::now();
+        let came = tokio::time::timeout(self.left, watch.present()).await;
+        let took = begun.elapsed();
+        self.left = self.left.saturating_sub(took);
+        if let Some((_, waited)) = &mut self.waited {
+            *waited += took;
+        }
+        came.map_err(|_| {
+            let outage = self.outage.as_ref().map(ToString::to_string).unwrap_or_default();
+            let message = format!("inference engine: {outage}; the call waited for it in vain");
+            ApiError::new(ErrorClass::Unavailable, message).retry_after(ASK_AGAIN)
+        })
+    }
+}

@@ -1,0 +1,159 @@
+//! Against spending the attempts of everybody's sessions on a machine that is broken.
+//!
+//! A session that fails for what may be this machine's fault slows the node down: it takes one at
+//! a time, after growing pauses, until one goes well. Some of them in a row are a trouble, which
+//! the node tells the server; what fails then before its agent ran goes back to the queue instead
+//! of costing its session an attempt. Owns the count; it must not talk to the server.
+
+use crate::client::Backoff;
+use jiff::Timestamp;
+use polar_types::{ErrorClass, NodeTrouble, Outcome, SessionId, SessionReport, Side, TroubleKind};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// So many failures in a row, of more than one session, are the machine's.
+const TROUBLE: u32 = 3;
+/// Longest pause between sessions that are tried.
+const LONGEST_PAUSE: Duration = Duration::from_secs(120);
+
+/// The node's brake. All sessions of a node share it.
+pub(crate) struct Brake(Mutex<Failures>);
+
+struct Failures {
+    backoff: Backoff,
+    in_a_row: u32,
+    first: Option<SessionId>,
+    /// Whether sessions beside the first are among them.
+    are_of_many: bool,
+    kind: TroubleKind,
+    message: String,
+    since: Timestamp,
+}
+
+impl Brake {
+    pub(crate) fn new() -> Self {
+        Self(Mutex::new(Failures {
+            backoff: Backoff::up_to(LONGEST_PAUSE),
+            in_a_row: 0,
+            first: None,
+            are_of_many: false,
+            kind: TroubleKind::Sandbox,
+            message: String::new(),
+            since: Timestamp::UNIX_EPOCH,
+        }))
+    }
+
+    /// How many sessions may be asked for. While one is being prepared that may fail as well, none;
+    /// those that run are not waited for, which may take hours.
+    pub(crate) fn room(&self, prepares: bool, free: u32) -> u32 {
+        match self.locked().backoff.is_failing() {
+            true if prepares => 0,
+            true => free.min(1),
+            false => free,
+        }
+    }
+
+    /// How long to wait before asking for one.
+    pub(crate) fn pause(&self) -> Duration {
+        self.locked().backoff.pause()
+    }
+
+    /// A session went well, as far as this machine is concerned.
+    pub(crate) fn release(&self) {
+        let mut failures = self.locked();
+        failures.backoff.reset();
+        failures.in_a_row = 0;
+        failures.first = None;
+        failures.are_of_many = false;
+    }
+
+    /// A session failed for what may be this machine's fault.
+    pub(crate) fn fail(&self, session: &SessionId, kind: TroubleKind, message: &str) {
+        let mut failures = self.locked();
+        failures.backoff.fail();
+        failures.in_a_row = failures.in_a_row.saturating_add(1);
+        match &failures.first {
+            None => {
+                failures.first = Some(session.clone());
+                failures.since = Timestamp::now();
+            }
+            Some(first) => failures.are_of_many |= first != session,
+        }
+        failures.kind = kind;
+        message.clone_into(&mut failures.message);
+    }
+
+    /// What the server is told.
+    pub(crate) fn trouble(&self) -> Option<NodeTrouble> {
+        let failures = self.locked();
+        failures.is_trouble().then(|| NodeTrouble {
+            kind: failures.kind,
+            message: format!("{} in a row; the last: {}", failures.in_a_row, failures.message),
+            since: format!("{:.0}", failures.since),
+            waiting: 0,
+        })
+    }
+
+    /// Whether a session that failed so goes back to the queue: the machine is known to be
+    /// broken, and its agent has done nothing yet.
+    pub(crate) fn gives_back(&self, report: &SessionReport) -> bool {
+        let is_before_run = report.calls == 0 && report.times.run_seconds == 0.0;
+        let is_machines = matches!(
+            report.outcome,
+            Outcome::Failed {
+                side: Side::Sandbox | Side::Polar,
+                class: ErrorClass::Unavailable | ErrorClass::Internal,
+                ..
+            }
+        );
+        is_before_run && is_machines && self.locked().is_trouble()
+    }
+
+    fn locked(&self) -> MutexGuard<'_, Failures> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Failures {
+    fn is_trouble(&self) -> bool {
+        self.in_a_row >= TROUBLE && self.are_of_many
+    }
+}
+
+/// What may be the fault of this machine or its engine. A task that asks for what cannot be is
+/// not, wherever that shows.
+pub(crate) fn suspicion(outcome: &Outcome) -> Option<(TroubleKind, &str)> {
+    match outcome {
+        Outcome::Failed { class: ErrorClass::Invalid, .. } => None,
+        Outcome::Failed { side: Side::Engine, message, .. } => Some((TroubleKind::Engine, message)),
+        Outcome::Failed { side: Side::Sandbox | Side::Polar, message, .. } => {
+            Some((TroubleKind::Sandbox, message))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_session_that_always_fails_is_no_trouble_of_the_machine() {
+        let brake = Brake::new();
+        let (one, other): (SessionId, SessionId) = ("a".parse().unwrap(), "b".parse().unwrap());
+        for _ in 0..9 {
+            brake.fail(&one, TroubleKind::Sandbox, "no");
+        }
+        assert_eq!(brake.trouble(), None);
+        assert_eq!((brake.room(false, 5), brake.room(true, 5)), (1, 0));
+        brake.fail(&other, TroubleKind::Disk, "full");
+        let trouble = brake.trouble().unwrap();
+        assert_eq!(trouble.kind, TroubleKind::Disk);
+        assert!(trouble.to_string().contains("10 in a row; the last: full"), "{trouble}");
+        brake.release();
+        assert_eq!((brake.trouble(), brake.room(true, 5)), (None, 5));
+        brake.fail(&one, TroubleKind::Sandbox, "no");
+        brake.fail(&other, TroubleKind::Sandbox, "no");
+        assert_eq!(brake.trouble(), None, "two may be chance");
+    }
+}
