@@ -13,6 +13,7 @@
 mod auth;
 mod bodies;
 mod call;
+mod counts;
 mod generate;
 mod google;
 mod listen;
@@ -23,11 +24,13 @@ mod reply;
 mod session;
 
 pub use call::ENGINE_OUTAGE;
+pub use counts::CallCounts;
 pub use listen::{serve_tcp, serve_unix};
 pub use outage::{EngineWatch, Outage};
 pub use session::{Activity, NotJournalled, SessionHandle, SessionOptions};
 
 use crate::bodies::Held;
+use crate::counts::Counts;
 use crate::session::Session;
 use axum::Router;
 use axum::extract::Request;
@@ -101,6 +104,7 @@ pub struct Gateway {
     config: GatewayConfig,
     engine: Arc<dyn Engine>,
     watch: Arc<EngineWatch>,
+    counts: Arc<Counts>,
     sessions: RwLock<HashMap<String, Arc<Session>>>,
 }
 
@@ -108,7 +112,8 @@ impl Gateway {
     /// Makes the proxy for one engine, which says whether it is used in token mode.
     pub fn new(config: GatewayConfig, engine: Arc<dyn Engine>) -> Arc<Self> {
         let watch = EngineWatch::new(engine.clone(), config.engine_questions);
-        Arc::new(Self { config, engine, watch, sessions: RwLock::default() })
+        let counts = Arc::new(Counts::new());
+        Arc::new(Self { config, engine, watch, counts, sessions: RwLock::default() })
     }
 
     /// The harness-facing routes, to be served on TCP and on a Unix socket.
@@ -124,6 +129,11 @@ impl Gateway {
         self.engine.info()
     }
 
+    /// What was counted of all calls so far.
+    pub fn call_counts(&self) -> CallCounts {
+        self.counts.now()
+    }
+
     /// Whether the engine is there.
     pub fn engine_watch(&self) -> &Arc<EngineWatch> {
         &self.watch
@@ -134,7 +144,8 @@ impl Gateway {
         self: &Arc<Self>,
         options: SessionOptions,
     ) -> Result<SessionHandle, GatewayError> {
-        let session = Arc::new(Session::open(options, self.engine.as_ref())?);
+        let counts = Arc::clone(&self.counts);
+        let session = Arc::new(Session::open(options, self.engine.as_ref(), counts)?);
         self.sessions
             .write()
             .unwrap_or_else(PoisonError::into_inner)

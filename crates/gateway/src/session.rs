@@ -2,6 +2,7 @@
 
 use crate::bodies::Bodies;
 use crate::call::OpenCall;
+use crate::counts::Counts;
 use crate::prompt::SessionPrompts;
 use crate::{Gateway, GatewayError, Outage};
 use axum::http::HeaderMap;
@@ -67,6 +68,8 @@ pub(crate) struct Session {
     calls: AtomicU32,
     sampled_tokens: AtomicU64,
     held: AtomicU32,
+    /// Of all sessions.
+    counts: Arc<Counts>,
     /// What Responses requests may refer to.
     pub(crate) responses: Mutex<ResponsesHistory>,
     /// What the model has said, to know it again in a history.
@@ -78,7 +81,11 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    pub(crate) fn open(options: SessionOptions, engine: &dyn Engine) -> Result<Self, GatewayError> {
+    pub(crate) fn open(
+        options: SessionOptions,
+        engine: &dyn Engine,
+        counts: Arc<Counts>,
+    ) -> Result<Self, GatewayError> {
         let mut header = options.header;
         header.engine = serde_json::to_value(engine.info()).unwrap_or_default();
         let evidence = header.rules.headers();
@@ -100,6 +107,7 @@ impl Session {
             calls: AtomicU32::new(0),
             sampled_tokens: AtomicU64::new(0),
             held: AtomicU32::new(0),
+            counts,
             responses: Mutex::default(),
             turns: Mutex::new(
                 TurnMemory::new(stand_ins).keeping_cut_calls(engine.token_mode().is_some()),
@@ -168,6 +176,7 @@ impl Session {
         let mut journal = lock(&self.journal);
         let index = journal.as_mut().ok_or(NotJournalled::Sealed)?.append_call(record)?;
         self.calls.fetch_add(1, Ordering::Relaxed);
+        self.counts.note(&record.meta);
         self.sampled_tokens.fetch_add(record.meta.sampled_tokens, Ordering::Relaxed);
         Ok(index)
     }

@@ -8,6 +8,7 @@
 //! Holds no state between requests. It must not know routes, tokens or the shape of
 //! errors: those are each listener's own.
 
+pub mod metrics;
 #[cfg(feature = "testing")]
 pub mod testing;
 

@@ -4,6 +4,7 @@
 //! server. A journal stays on disk after its session is closed; who made it removes it.
 
 use crate::NodeConfig;
+use crate::metrics::Metrics;
 use axum::extract::{DefaultBodyLimit, Path as UrlPath, Request, State};
 use axum::http::{StatusCode, header};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
@@ -30,6 +31,7 @@ pub(crate) struct Captures {
     gateway_address: SocketAddr,
     token: Option<String>,
     open: Mutex<BTreeMap<SessionId, SessionHandle>>,
+    metrics: Metrics,
 }
 
 impl Captures {
@@ -38,6 +40,7 @@ impl Captures {
         folder: PathBuf,
         gateway: Arc<Gateway>,
         gateway_address: SocketAddr,
+        metrics: Metrics,
     ) -> Arc<Self> {
         Arc::new(Self {
             folder,
@@ -45,6 +48,7 @@ impl Captures {
             gateway_address,
             token: config.control_token.clone(),
             open: Mutex::default(),
+            metrics,
         })
     }
 
@@ -61,6 +65,7 @@ pub(crate) fn router(captures: Arc<Captures>) -> Router {
     Router::new()
         .route("/sessions", post(open_session).get(list_sessions))
         .route("/sessions/{id}", delete(close_session))
+        .route("/metrics", get(metrics))
         .route_layer(from_fn_with_state(captures.clone(), authorise))
         .route("/health", get(health))
         .layer(DefaultBodyLimit::max(1 << 20))
@@ -165,6 +170,10 @@ async fn authorise(
 /// Takes the same time wherever the first difference is.
 fn same(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |differs, (x, y)| differs | (x ^ y)) == 0
+}
+
+async fn metrics(State(captures): State<Arc<Captures>>) -> polar_http::metrics::Page {
+    captures.metrics.page()
 }
 
 async fn health(State(captures): State<Arc<Captures>>) -> Json<serde_json::Value> {

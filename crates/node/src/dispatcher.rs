@@ -9,7 +9,8 @@ use crate::brake::Brake;
 use crate::client::{Backoff, ClientError, ServerClient};
 use crate::delivery::Courier;
 use crate::holder::{Holder, Left};
-use polar_gateway::Outage;
+use crate::metrics::Ends;
+use polar_gateway::{EngineWatch, Outage};
 use polar_session::{Control, Progress, SessionRunner};
 use polar_types::{
     CancelCount, CancelWatch, Epoch, Lease, LeaseRequest, LeaseResponse, NodeInfo, NodeTrouble,
@@ -45,6 +46,8 @@ pub struct HeldSession {
     pub stage: Stage,
     /// What it waits for, in words.
     pub waiting_for: String,
+    /// Whether that is an engine that is away.
+    pub waits_for_engine: bool,
 }
 
 struct Held {
@@ -77,6 +80,13 @@ impl Held {
     }
 }
 
+/// What the node lets others see of itself.
+pub(crate) struct Shown {
+    pub(crate) held: watch::Sender<Vec<HeldSession>>,
+    pub(crate) troubles: watch::Sender<Vec<NodeTrouble>>,
+    pub(crate) ends: Arc<Ends>,
+}
+
 type Key = (SessionId, Epoch);
 
 type Question<T> = Pin<Box<dyn Future<Output = Result<T, ClientError>> + Send>>;
@@ -94,7 +104,10 @@ pub(crate) struct Dispatcher {
     clearing: JoinSet<()>,
     lease_backoff: Backoff,
     brake: Arc<Brake>,
+    watch: Arc<EngineWatch>,
     engine: watch::Receiver<Option<Outage>>,
+    ends: Arc<Ends>,
+    troubles: watch::Sender<Vec<NodeTrouble>>,
     renewal: Duration,
     /// Leases named in the renewal that is on its way.
     renewing: Vec<(SessionId, Epoch)>,
@@ -111,10 +124,11 @@ impl Dispatcher {
         client: Arc<ServerClient>,
         courier: Courier,
         runner: SessionRunner,
-        engine: watch::Receiver<Option<Outage>>,
+        watch: Arc<EngineWatch>,
         sessions: PathBuf,
-        shown: watch::Sender<Vec<HeldSession>>,
+        shown: Shown,
     ) -> Self {
+        let Shown { held: shown, troubles, ends } = shown;
         Self {
             info,
             client,
@@ -127,7 +141,10 @@ impl Dispatcher {
             clearing: JoinSet::new(),
             lease_backoff: Backoff::default(),
             brake: Arc::new(Brake::new()),
-            engine,
+            engine: watch.subscribe(),
+            watch,
+            ends,
+            troubles,
             renewal: FIRST_RENEWAL,
             renewing: Vec::new(),
             stages: Arc::default(),
@@ -292,6 +309,7 @@ impl Dispatcher {
             sessions: self.sessions.clone(),
             node_id: self.info.node_id.clone(),
             brake: self.brake.clone(),
+            ends: self.ends.clone(),
         };
         let stages = tell_stages(progress.clone(), self.stages.clone());
         self.held.insert(key.clone(), Held { control, progress, goes_back: false });
@@ -443,7 +461,8 @@ impl Dispatcher {
             let stage = polar_types::SessionStatus::from(held.stage());
             *per_stage.entry(stage.as_str().to_owned()).or_default() += 1;
         }
-        NodeInfo { held: per_stage, troubles: self.troubles(), ..self.info.clone() }
+        let engine_errors = self.watch.errors();
+        NodeInfo { held: per_stage, troubles: self.troubles(), engine_errors, ..self.info.clone() }
     }
 
     /// What keeps it from beginning sessions.
@@ -468,9 +487,11 @@ impl Dispatcher {
                 epoch: *epoch,
                 stage: held.stage(),
                 waiting_for: held.progress.borrow().waiting_for(),
+                waits_for_engine: held.progress.borrow().waits_for_engine(),
             })
             .collect();
         sessions.sort_by(|a, b| (&a.session_id, a.epoch).cmp(&(&b.session_id, b.epoch)));
+        self.troubles.send_replace(self.troubles());
         self.shown.send_if_modified(|shown| {
             let changed = *shown != sessions;
             *shown = sessions;

@@ -6,6 +6,7 @@
 
 use crate::brake::{self, Brake};
 use crate::delivery::{Courier, Delivery};
+use crate::metrics::Ends;
 use polar_session::{AttemptFolder, Control, Ended, Progress, Removal, SessionRunner, salvage};
 use polar_types::{Lease, NodeId, SessionReport, Stage, TroubleKind};
 use std::path::PathBuf;
@@ -42,6 +43,7 @@ pub(crate) struct Holder {
     pub(crate) sessions: PathBuf,
     pub(crate) node_id: NodeId,
     pub(crate) brake: Arc<Brake>,
+    pub(crate) ends: Arc<Ends>,
 }
 
 impl Holder {
@@ -87,6 +89,7 @@ impl Holder {
                 return Left::GivenUp(Box::new(session));
             }
         };
+        self.ends.note(&report);
         if let Some(reason) = self.judge(&report) {
             removal.over().await;
             self.courier.put_away(&folder, Delivery::Needless);

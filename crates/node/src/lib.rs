@@ -23,6 +23,7 @@ mod dispatcher;
 mod holder;
 mod introduction;
 mod listeners;
+mod metrics;
 mod salvage;
 mod state;
 
@@ -31,8 +32,9 @@ pub use state::{LONGEST_STATE_PATH, instance_id};
 
 use client::ServerClient;
 use delivery::Courier;
-use dispatcher::Dispatcher;
+use dispatcher::{Dispatcher, Shown};
 use listeners::Listeners;
+use metrics::{Ends, Metrics};
 use polar_engine::Engine;
 use polar_gateway::{Gateway, GatewayConfig};
 use polar_sandbox::SandboxProvider;
@@ -168,7 +170,17 @@ impl Node {
         check(&config)?;
         let state = StateFolder::open(&config.state_dir)?;
         let gateway = Gateway::new(config.gateway.clone(), config.engine.clone());
-        let listeners = Listeners::open(&config, &state, gateway.clone()).await?;
+        let (shown, held) = watch::channel(Vec::new());
+        let (troubled, troubles) = watch::channel(Vec::new());
+        let ends = Arc::new(Ends::default());
+        let metrics = Metrics {
+            gateway: gateway.clone(),
+            ends: ends.clone(),
+            held: held.clone(),
+            troubles,
+            slots: config.slots,
+        };
+        let listeners = Listeners::open(&config, &state, gateway.clone(), metrics).await?;
         let gateway_address = listeners.gateway_address();
         let control_address = listeners.control_address();
 
@@ -186,7 +198,6 @@ impl Node {
             output_limit: config.output_limit,
         });
         let (drain, draining) = watch::channel(None);
-        let (shown, held) = watch::channel(Vec::new());
         let info = node_info(&config)?;
         let (refused, refusal) = watch::channel(None);
         let work = match &config.server {
@@ -205,9 +216,9 @@ impl Node {
                     client.clone(),
                     courier.clone(),
                     runner.clone(),
-                    engine.subscribe(),
+                    engine.clone(),
                     sessions.clone(),
-                    shown,
+                    Shown { held: shown, troubles: troubled, ends },
                 );
                 let prepull = config.prepull.clone();
                 tokio::spawn(async move {
@@ -315,6 +326,7 @@ fn node_info(config: &NodeConfig) -> Result<NodeInfo, NodeError> {
         engine: format!("{} {} ({})", engine.kind.name(), engine.url, engine.model),
         held: BTreeMap::new(),
         troubles: Vec::new(),
+        engine_errors: 0,
     })
 }
 

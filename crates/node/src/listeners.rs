@@ -3,6 +3,7 @@
 //! Proxy and control are apart: what a sandbox can reach opens no session.
 
 use crate::capture::Captures;
+use crate::metrics::Metrics;
 use crate::state::StateFolder;
 use crate::{NodeConfig, NodeError, capture};
 use polar_gateway::{Gateway, serve_tcp, serve_unix};
@@ -28,6 +29,7 @@ impl Listeners {
         config: &NodeConfig,
         state: &StateFolder,
         gateway: Arc<Gateway>,
+        metrics: Metrics,
     ) -> Result<Self, NodeError> {
         let tcp = bind(config.gateway_listen).await?;
         let unix = bind_unix(&state.socket())
@@ -46,7 +48,8 @@ impl Listeners {
         tasks.spawn(logged("proxy", serve_tcp(gateway.router(), tcp, stop.clone())));
         tasks.spawn(logged("proxy socket", serve_unix(gateway.router(), unix, stop.clone())));
         if let Some(listener) = control {
-            let captures = Captures::new(config, state.captures(), gateway, gateway_address);
+            let captures =
+                Captures::new(config, state.captures(), gateway, gateway_address, metrics);
             let router = capture::router(captures);
             tasks.spawn(logged("control", serve_tcp(router, listener, stop.clone())));
         }

@@ -2,6 +2,7 @@
 
 use crate::config::ServerConfig;
 use crate::error::ApiError;
+use crate::metrics::Metrics;
 use crate::{auth, routes};
 use axum::Router;
 use axum::middleware::{from_fn, from_fn_with_state};
@@ -21,6 +22,7 @@ pub(crate) struct App {
     pub(crate) store: Arc<dyn TaskStore>,
     pub(crate) blobs: BlobStore,
     pub(crate) config: ServerConfig,
+    pub(crate) metrics: Metrics,
     /// Cancelled when the server ends.
     pub(crate) stop: CancellationToken,
 }

@@ -13,6 +13,7 @@ mod config;
 mod error;
 mod examples;
 mod extract;
+mod metrics;
 mod problems;
 mod reaper;
 mod routes;
@@ -93,7 +94,8 @@ impl Server {
         tracing::info!(%addr, leases = kept, "the rollout server listens");
 
         let stop = CancellationToken::new();
-        let app = Arc::new(App { store, blobs, config, stop: stop.clone() });
+        let metrics = metrics::Metrics::since(*store.signals().events().borrow());
+        let app = Arc::new(App { store, blobs, config, metrics, stop: stop.clone() });
         let task = tokio::spawn(serve(app, listener, client));
         Ok(ServerHandle { addr, stop, task })
     }

@@ -31,9 +31,10 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use polar_types::{
     Event, EventKind, EventPage, Lease, NodeInfo, NodeSeen, ReleaseRequest, RenewRequest,
-    RenewResponse, ResultAck, SessionId, SessionInfo, SessionReport, TaskId, TaskInfo, TaskPage,
-    TaskSpec, TaskStatus,
+    RenewResponse, ResultAck, SessionId, SessionInfo, SessionReport, SessionStatus, TaskId,
+    TaskInfo, TaskPage, TaskSpec, TaskStatus,
 };
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Durable state of the rollout server. Times are truncated to milliseconds.
@@ -51,7 +52,9 @@ pub trait TaskStore: Send + Sync + 'static {
     /// next renewal, and has [`Limits::cancel_grace`] to report.
     async fn cancel(&self, task: &TaskId, now: Timestamp) -> Result<TaskInfo, StoreError>;
 
-    /// Leases at most `free` queued sessions to a node, by priority, then age.
+    /// Leases at most `free` queued sessions that a node can run: of the most urgent task, among
+    /// tasks of one priority of that with the fewest leased sessions by its weight, then of the
+    /// oldest.
     async fn claim(
         &self,
         node: &NodeInfo,
@@ -106,6 +109,9 @@ pub trait TaskStore: Send + Sync + 'static {
     /// Events after a position, oldest first. With a filter, the page's cursor also moves
     /// past what the filter left out.
     async fn events(&self, query: &EventQuery) -> Result<EventPage, StoreError>;
+
+    /// How many sessions have not ended, by where they stand.
+    async fn live(&self) -> Result<Live, StoreError>;
 
     /// Nodes that were heard of, by name.
     async fn nodes(&self, now: Timestamp) -> Result<Vec<NodeSeen>, StoreError>;
@@ -183,6 +189,15 @@ pub struct Submitted {
     pub task: TaskInfo,
     /// Whether this submission stored it; false for a repeat.
     pub created: bool,
+}
+
+/// Sessions that have not ended.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Live {
+    /// By status.
+    pub by_status: BTreeMap<SessionStatus, u64>,
+    /// Queued ones that pause before another attempt.
+    pub paused: u64,
 }
 
 /// What [`TaskStore::expire`] did.

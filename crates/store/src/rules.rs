@@ -8,6 +8,7 @@ use polar_types::{
     TaskStatus,
 };
 use serde_json::{Value, json};
+use std::cmp::Ordering;
 use std::time::Duration;
 
 /// A released lease spends no attempt so often; after that it does, so that a node that
@@ -73,30 +74,50 @@ pub(crate) enum Next {
     /// Queued for another attempt, for this reason; after a pause when waiting may help.
     Again { because: String, paused: bool },
     /// Nothing more.
-    End(Outcome),
+    End(End),
+}
+
+/// How a session ends.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct End {
+    pub(crate) outcome: Outcome,
+    pub(crate) reason: EndReason,
+    pub(crate) reward: Option<f64>,
+}
+
+impl End {
+    /// One that no node reported.
+    pub(crate) fn of(outcome: Outcome) -> Self {
+        Self { reason: EndReason::of(&outcome, false), outcome, reward: None }
+    }
+
+    /// One that a node reported. What was lost has no reward, whatever the node says.
+    fn reported(report: &SessionReport) -> Self {
+        let outcome = report.outcome.clone();
+        let is_lost = EndReason::of(&outcome, false).is_infrastructure();
+        let reason = EndReason::of(&outcome, report.grade_error.is_some());
+        Self { outcome, reason, reward: report.reward.filter(|_| !is_lost) }
+    }
 }
 
 /// After a report by the holder of the lease.
-pub(crate) fn after_report(standing: Standing, outcome: &Outcome) -> Verdict {
+pub(crate) fn after_report(standing: Standing, report: &SessionReport) -> Verdict {
+    let outcome = &report.outcome;
     let forgiven = standing.attempt.saturating_sub(1).saturating_sub(standing.spent);
     let is_forgiven = outcome.is_engine_outage() && forgiven < ENGINE_LOSSES_FORGIVEN;
     let spent = standing.spent.saturating_add(u32::from(!is_forgiven));
     let next = match outcome {
-        Outcome::Failed { .. } if standing.cancel_requested => Next::End(Outcome::Cancelled),
+        Outcome::Failed { .. } if standing.cancel_requested => {
+            Next::End(End::of(Outcome::Cancelled))
+        }
         Outcome::Failed { message, .. }
             if outcome.is_retryable() && spent < standing.max_attempts =>
         {
             Next::Again { because: message.clone(), paused: true }
         }
-        _ => Next::End(outcome.clone()),
+        _ => Next::End(End::reported(report)),
     };
     Verdict { spent, next }
-}
-
-/// The reward that a report gives its session. What was lost has none, whatever a node says.
-pub(crate) fn reward_of(report: &SessionReport) -> Option<f64> {
-    let is_lost = EndReason::of(&report.outcome, false).is_infrastructure();
-    report.reward.filter(|_| !is_lost)
 }
 
 /// After a lease was lost.
@@ -105,12 +126,12 @@ pub(crate) fn after_loss(standing: Standing, loss: Loss) -> Verdict {
         && standing.attempt < standing.max_attempts.saturating_add(RELEASES_FORGIVEN);
     let spent = standing.spent.saturating_add(u32::from(!forgiven));
     let next = if standing.cancel_requested {
-        Next::End(Outcome::Cancelled)
+        Next::End(End::of(Outcome::Cancelled))
     } else if spent < standing.max_attempts {
         // The node was at fault, and another one may take it now.
         Next::Again { because: loss.in_words().to_owned(), paused: false }
     } else {
-        Next::End(lost_for_good(loss, spent))
+        Next::End(End::of(lost_for_good(loss, spent)))
     };
     Verdict { spent, next }
 }
@@ -132,24 +153,24 @@ fn lost_for_good(loss: Loss, spent: u32) -> Outcome {
 }
 
 /// The end of a session that no node took in time.
-pub(crate) fn never_taken(runtime: &str, limit: Duration) -> Outcome {
-    Outcome::Failed {
+pub(crate) fn never_taken(runtime: &str, limit: Duration) -> End {
+    End::of(Outcome::Failed {
         side: Side::Polar,
         class: ErrorClass::Unavailable,
         message: format!(
             "no node took it within {} seconds; is a node with the {runtime} runtime running?",
             limit.as_secs()
         ),
-    }
+    })
 }
 
 /// The end of a session whose stored task cannot be read.
-pub(crate) fn unreadable(why: &str) -> Outcome {
-    Outcome::Failed {
+pub(crate) fn unreadable(why: &str) -> End {
+    End::of(Outcome::Failed {
         side: Side::Polar,
         class: ErrorClass::Internal,
         message: format!("{why}; submit the task again under another task_id"),
-    }
+    })
 }
 
 /// Where a task stands once all its sessions have ended.
@@ -234,13 +255,10 @@ pub(crate) fn session_requeued(attempt: u32, node: &str, because: &str) -> Value
     json!({ "status": "queued", "attempt": attempt, "node_id": node, "because": because })
 }
 
-pub(crate) fn session_ended(
-    outcome: &Outcome,
-    attempt: u32,
-    node: Option<&str>,
-    reward: Option<f64>,
-) -> Value {
-    let mut data = json!({ "status": outcome.status().as_str(), "attempt": attempt });
+pub(crate) fn session_ended(end: &End, attempt: u32, node: Option<&str>) -> Value {
+    let End { outcome, reason, reward } = end;
+    let (status, reason) = (outcome.status().as_str(), reason.as_str());
+    let mut data = json!({ "status": status, "reason": reason, "attempt": attempt });
     if let Value::Object(fields) = &mut data {
         if let Some(node) = node {
             fields.insert("node_id".to_owned(), json!(node));
@@ -312,4 +330,21 @@ pub(crate) fn session_ids_taken(task: &polar_types::TaskId) -> StoreError {
          task ids are cut; choose a shorter task_id",
         task.as_str()
     ))
+}
+
+/// Which of two tasks is handed out first: the more urgent, then the one that has less of its
+/// share, then the older. A task's first session never waits for a second one of another.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Turn {
+    pub(crate) priority: i64,
+    /// Leased sessions by weight.
+    pub(crate) share: f64,
+    pub(crate) ordinal: u64,
+}
+
+impl Turn {
+    pub(crate) fn cmp(&self, other: &Self) -> Ordering {
+        let by_priority = other.priority.cmp(&self.priority);
+        by_priority.then(self.share.total_cmp(&other.share)).then(self.ordinal.cmp(&other.ordinal))
+    }
 }

@@ -3,7 +3,8 @@
 //! Every other crate speaks these. Nothing here does IO, reads a clock or knows a
 //! transport; the JSON shapes are the public ones of the HTTP API and of the SDKs.
 
-pub mod error;
+pub mod demand;
+mod error;
 pub mod event;
 mod grade;
 pub mod history;
@@ -18,6 +19,7 @@ pub mod trace;
 pub mod training_sizes;
 pub mod translation;
 
+pub use demand::Demand;
 pub use error::{ErrorClass, FieldProblem, Side};
 pub use event::{Event, EventKind, EventPage};
 pub use grade::{GradeInfo, HackLabel, HackPattern, TestCounts};

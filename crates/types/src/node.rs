@@ -70,6 +70,10 @@ pub struct NodeInfo {
     /// What keeps it from beginning sessions now.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub troubles: Vec<NodeTrouble>,
+    /// Calls that its engine failed since it started, those among them that were held and went
+    /// well later.
+    #[serde(default)]
+    pub engine_errors: u64,
 }
 
 /// Something that keeps a node from beginning sessions. It takes none meanwhile, or one to

@@ -86,6 +86,10 @@ pub struct TaskRequest {
     /// Higher is handed out first.
     #[serde(default)]
     pub priority: i32,
+    /// Share of the places beside other tasks of the same priority: one of weight 2 runs twice as
+    /// many sessions at a time as one of weight 1.
+    #[serde(default = "one", deserialize_with = "counted")]
+    pub weight: u32,
     /// URL told about each ended session: a string or an object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<written::CallbackOrWord>)]
@@ -123,6 +127,9 @@ fn counted<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<u32, D::
     }
     deserializer.deserialize_u32(Count)
 }
+
+/// Largest weight of a task.
+const MAX_WEIGHT: u32 = 1000;
 
 /// Most sessions one task may ask for.
 pub const MAX_SAMPLES: u32 = 4096;
@@ -183,6 +190,13 @@ impl TaskRequest {
                 "3",
             ));
         }
+        if self.weight == 0 || self.weight > MAX_WEIGHT {
+            problems.push(FieldProblem::new(
+                "weight",
+                format!("must be between 1 and {MAX_WEIGHT}, not {}", self.weight),
+                "1",
+            ));
+        }
         if self.instruction.trim().is_empty() && self.harness.command.is_none() {
             problems.push(FieldProblem::new(
                 "instruction",
@@ -210,6 +224,7 @@ impl TaskRequest {
             budgets,
             max_attempts: self.max_attempts,
             priority: self.priority,
+            weight: self.weight,
             callback: self.callback,
             metadata: self.metadata,
         })
@@ -252,6 +267,9 @@ pub struct TaskSpec {
     pub max_attempts: u32,
     /// Higher is handed out first.
     pub priority: i32,
+    /// Share of the places beside other tasks of the same priority.
+    #[serde(default = "one")]
+    pub weight: u32,
     /// URL told about each ended session. The secret is never shown again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub callback: Option<Callback>,

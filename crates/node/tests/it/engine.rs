@@ -13,7 +13,7 @@ const SLOW: Speed =
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sessions_wait_for_an_engine_that_is_away_and_spend_nothing() {
-    let mut cluster = Cluster::with_lease_ttl(Duration::from_secs(3)).await;
+    let mut cluster = Cluster::with_lease_ttl(Duration::from_secs(9)).await;
     let mut config = cluster.config("a").await;
     config.slots = Slots { prepare: 1, ready: 1, run: 1, grade: 1, warm: 0 };
     let samples = config.slots.total() + 2;
@@ -56,7 +56,7 @@ async fn sessions_wait_for_an_engine_that_is_away_and_spend_nothing() {
 /// While it is away a node takes nothing, and the server still hears of it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_without_its_engine_takes_no_session_and_stays_alive() {
-    let mut cluster = Cluster::with_lease_ttl(Duration::from_secs(2)).await;
+    let mut cluster = Cluster::with_lease_ttl(Duration::from_secs(9)).await;
     let mut config = cluster.config("a").await;
     config.gateway.engine_questions = Duration::from_millis(50);
     let node = Node::start(config).await.unwrap();
@@ -96,7 +96,7 @@ async fn a_node_without_its_engine_takes_no_session_and_stays_alive() {
 /// and then another attempt is made that costs none of the session's own.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_attempt_lost_to_the_engine_is_made_anew_and_is_no_reward_of_0() {
-    let mut cluster = Cluster::with(Duration::from_secs(3), SLOW).await;
+    let mut cluster = Cluster::with(Duration::from_secs(9), SLOW).await;
     let node = cluster.node("a").await;
     let task = cluster.submit(json!({"max_attempts": 1})).await;
     cluster

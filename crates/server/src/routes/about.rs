@@ -4,6 +4,7 @@ use crate::app::App;
 use crate::error::{ApiError, ErrorBody};
 use axum::Json;
 use axum::extract::State;
+use polar_http::metrics::Page;
 use polar_store::TaskQuery;
 use serde::Serialize;
 use std::sync::Arc;
@@ -23,6 +24,13 @@ pub(crate) struct Health {
 pub(crate) async fn health(State(app): State<Arc<App>>) -> Result<Json<Health>, ApiError> {
     app.store.tasks(&TaskQuery { limit: 1, ..TaskQuery::default() }).await?;
     Ok(Json(Health { status: "ok" }))
+}
+
+/// Counts and durations for Prometheus, as text. Needs the control token, as a bearer token.
+#[utoipa::path(get, path = "/metrics", tag = "about",
+    responses((status = 200, body = String, content_type = "text/plain")))]
+pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Result<Page, ApiError> {
+    app.metrics.page(&app).await
 }
 
 /// Answer to `GET /api/version`.

@@ -31,6 +31,7 @@ pub(crate) fn control() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(sessions::logs))
         .routes(routes!(events::read))
         .routes(routes!(nodes::list))
+        .routes(routes!(about::metrics))
 }
 
 /// For nodes.

@@ -169,7 +169,9 @@ pub(crate) async fn result(
     }
     check_uploaded(&app, &report).await?;
     let ack = app.store.complete(&report, app.now()).await?;
-    if ack != ResultAck::Accepted {
+    if ack == ResultAck::Accepted {
+        app.metrics.note(&report);
+    } else {
         tracing::warn!(session = %id, epoch = %report.epoch, ?ack, "a result was not new");
     }
     Ok(Json(ack))

@@ -226,6 +226,7 @@ pub(crate) fn node_info(node: &str, boot: &str) -> NodeInfo {
         engine: "simulator".to_owned(),
         held: BTreeMap::new(),
         troubles: Vec::new(),
+        engine_errors: 0,
     }
 }
 

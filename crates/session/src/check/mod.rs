@@ -291,6 +291,7 @@ fn task(options: &CheckOptions) -> Result<TaskSpec, CheckError> {
         timeout_seconds: None,
         max_attempts: 1,
         priority: 0,
+        weight: 1,
         callback: None,
         metadata: serde_json::Map::new(),
     };

@@ -1,11 +1,13 @@
 //! What happens to the model: from submission to the end.
 
 use super::state::{Holder, Node, OutboxEntry, Session, State, Task};
-use crate::rules::{self, Loss, NameHolder, Next, Standing, Verdict, longest_hold, plus, rfc3339};
+use crate::rules::{
+    self, End, Loss, NameHolder, Next, Standing, Turn, Verdict, longest_hold, plus, rfc3339,
+};
 use crate::{Expired, Limits, NewTask, StoreError, Submitted};
 use polar_types::{
-    AttemptInfo, CallbackState, CallbackStatus, Epoch, Event, EventKind, Lease, NodeInfo, Outcome,
-    ReleaseRequest, RenewRequest, RenewResponse, ResultAck, SessionId, SessionReport,
+    AttemptInfo, CallbackState, CallbackStatus, Demand, Epoch, Event, EventKind, Lease, NodeInfo,
+    Outcome, ReleaseRequest, RenewRequest, RenewResponse, ResultAck, SessionId, SessionReport,
     SessionStatus, TaskId, TaskInfo, TaskStatus,
 };
 
@@ -96,7 +98,7 @@ impl State {
             session.deadline_at = session.deadline_at.min(plus(now, limits.cancel_grace));
             session.updated_at = now;
         } else if session.status == SessionStatus::Queued {
-            self.end(id, &Outcome::Cancelled, None, now);
+            self.end(id, &End::of(Outcome::Cancelled), now);
         }
     }
 
@@ -117,21 +119,36 @@ impl State {
             self.lose(&id, Loss::NodeRestarted, limits, now);
         }
         self.note_node(node, now);
-        let mut queue = Vec::new();
-        let queued = self.sessions.values().filter(|s| s.status == SessionStatus::Queued);
-        for session in queued.filter(|s| s.available_at.is_none_or(|at| at <= now)) {
-            let spec = &self.find_task(&session.task)?.spec;
-            if node.runtimes.iter().any(|r| r == spec.runtime.kind.as_str()) {
-                let rank = (std::cmp::Reverse(spec.priority), session.ordinal);
-                queue.push((rank, session.id.clone()));
+        let mut leases = Vec::new();
+        while leases.len() < free as usize {
+            let Some(id) = self.next_in_turn(node, now) else { break };
+            leases.push(self.lease(&id, node, limits, now)?);
+        }
+        Ok(leases)
+    }
+
+    /// The session to hand out next.
+    fn next_in_turn(&self, node: &NodeInfo, now: i64) -> Option<SessionId> {
+        let is_due = |session: &&Session| {
+            session.status == SessionStatus::Queued
+                && session.available_at.is_none_or(|at| at <= now)
+        };
+        let mut next: Option<(Turn, SessionId)> = None;
+        for task in self.tasks.values().filter(|task| Demand::of(&task.spec).is_met_by(node)) {
+            let sessions: Vec<_> = self.sessions_of(&task.spec.task_id).collect();
+            let first = sessions.iter().copied().filter(is_due).min_by_key(|s| s.ordinal);
+            let Some(first) = first else { continue };
+            let leased = sessions.iter().filter(|session| session.lease.is_some()).count();
+            let turn = Turn {
+                priority: i64::from(task.spec.priority),
+                share: leased as f64 / f64::from(task.spec.weight),
+                ordinal: task.ordinal,
+            };
+            if next.as_ref().is_none_or(|(best, _)| turn.cmp(best).is_lt()) {
+                next = Some((turn, first.id.clone()));
             }
         }
-        queue.sort();
-        queue
-            .into_iter()
-            .take(free as usize)
-            .map(|(_, id)| self.lease(&id, node, limits, now))
-            .collect()
+        next.map(|(_, id)| id)
     }
 
     fn lease(
@@ -276,8 +293,8 @@ impl State {
             return Ok(ResultAck::Stale);
         }
         attempt.ended_at = Some(rfc3339(now));
-        let verdict = rules::after_report(standing, &report.outcome);
-        self.conclude(id, &verdict, rules::reward_of(report), limits, now);
+        let verdict = rules::after_report(standing, report);
+        self.conclude(id, &verdict, limits, now);
         Ok(ResultAck::Accepted)
     }
 
@@ -340,7 +357,7 @@ impl State {
         let Some(session) = self.sessions.get(id) else { return false };
         if session.lease.is_none() {
             let outcome = rules::never_taken(&session.runtime, limits.queue_limit);
-            self.end(id, &outcome, None, now);
+            self.end(id, &outcome, now);
             return true;
         }
         let unrenewed = session.is_unrenewed(now);
@@ -356,20 +373,13 @@ impl State {
             attempt.ended_at = Some(rfc3339(now));
         }
         let verdict = rules::after_loss(session.standing(), loss);
-        self.conclude(id, &verdict, None, limits, now);
+        self.conclude(id, &verdict, limits, now);
         matches!(verdict.next, Next::End(_))
     }
 
-    fn conclude(
-        &mut self,
-        id: &SessionId,
-        verdict: &Verdict,
-        reward: Option<f64>,
-        limits: &Limits,
-        now: i64,
-    ) {
+    fn conclude(&mut self, id: &SessionId, verdict: &Verdict, limits: &Limits, now: i64) {
         match &verdict.next {
-            Next::End(outcome) => self.end(id, outcome, reward, now),
+            Next::End(end) => self.end(id, end, now),
             Next::Again { because, paused } => {
                 let Some(session) = self.sessions.get_mut(id) else { return };
                 let (task, attempt) = (session.task.clone(), session.attempts.len() as u32);
@@ -389,18 +399,18 @@ impl State {
         }
     }
 
-    fn end(&mut self, id: &SessionId, outcome: &Outcome, reward: Option<f64>, now: i64) {
+    fn end(&mut self, id: &SessionId, end: &End, now: i64) {
         let Some(session) = self.sessions.get_mut(id) else { return };
         let node = session.lease.take().map(|held| held.node);
-        session.status = outcome.status();
+        session.status = end.outcome.status();
         session.waiting_for = None;
         session.available_at = None;
-        session.outcome = Some(outcome.clone());
-        session.reward = reward;
+        session.outcome = Some(end.outcome.clone());
+        session.reward = end.reward;
         session.updated_at = now;
         let (task, attempt) = (session.task.clone(), session.attempts.len() as u32);
         let node = node.as_ref().map(|node| node.as_str());
-        let data = rules::session_ended(outcome, attempt, node, reward);
+        let data = rules::session_ended(end, attempt, node);
         let event = self.append(now, EventKind::SessionEnded, &task, Some(id), data);
         self.tell(id.as_str(), event, now);
         let all_ended = self.sessions_of(&task).all(|s| s.status.is_terminal());

@@ -8,7 +8,7 @@ mod state;
 use crate::rules::{millis, plus, rfc3339, timestamp};
 use crate::signals::Stored;
 use crate::{
-    CallbackDue, CallbackResult, EventQuery, Expired, Limits, NewTask, Signals, StoreError,
+    CallbackDue, CallbackResult, EventQuery, Expired, Limits, Live, NewTask, Signals, StoreError,
     Submitted, TaskQuery, TaskStore,
 };
 use async_trait::async_trait;
@@ -171,6 +171,17 @@ impl TaskStore for MemoryStore {
                 None => query.after.max(state.events.len() as u64),
             };
             Ok(EventPage { events, cursor })
+        })
+    }
+
+    async fn live(&self) -> Result<Live, StoreError> {
+        self.read(|state| {
+            let mut live = Live::default();
+            for session in state.sessions.values().filter(|s| !s.status.is_terminal()) {
+                *live.by_status.entry(session.status).or_default() += 1;
+                live.paused += u64::from(session.available_at.is_some());
+            }
+            Ok(live)
         })
     }
 

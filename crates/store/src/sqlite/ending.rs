@@ -2,13 +2,12 @@
 
 use super::events::append;
 use super::rows::{backend, count, get, optional_json, to_json, word};
+use super::turns::{self, Moved};
 use super::writer::{Work, Write};
-use crate::rules::{self, Loss, Next, Standing, Verdict, plus};
+use crate::rules::{self, End, Loss, Next, Standing, Verdict, plus};
 use crate::{Expired, StoreError};
 use async_trait::async_trait;
-use polar_types::{
-    EventKind, Outcome, ReleaseRequest, ResultAck, SessionId, SessionReport, SessionStatus,
-};
+use polar_types::{EventKind, ReleaseRequest, ResultAck, SessionId, SessionReport, SessionStatus};
 
 /// What deciding about a session needs of its row.
 pub(super) struct SessionRow {
@@ -21,6 +20,8 @@ pub(super) struct SessionRow {
     pub(super) leased_at: Option<i64>,
     pub(super) hold: Option<i64>,
     pub(super) expires_at: Option<i64>,
+    /// When the pause before its next attempt ends.
+    pub(super) available_at: Option<i64>,
     pub(super) standing: Standing,
 }
 
@@ -28,7 +29,7 @@ impl SessionRow {
     pub(super) async fn find(work: &mut Work<'_>, id: &str) -> Result<Option<Self>, StoreError> {
         let row = sqlx::query(
             "SELECT session_id, task_id, status, epoch, node_id, runtime, leased_at, hold,
-                 expires_at, attempt, spent, max_attempts, cancel_requested
+                 expires_at, available_at, attempt, spent, max_attempts, cancel_requested
              FROM session WHERE session_id = $1",
         )
         .bind(id)
@@ -46,6 +47,7 @@ impl SessionRow {
             leased_at: get(&row, "leased_at")?,
             hold: get(&row, "hold")?,
             expires_at: get(&row, "expires_at")?,
+            available_at: get(&row, "available_at")?,
             standing: Standing {
                 attempt: count(&row, "attempt")?,
                 spent: count(&row, "spent")?,
@@ -111,8 +113,8 @@ impl Complete {
     async fn accept(&self, work: &mut Work<'_>, session: &SessionRow) -> Result<(), StoreError> {
         let report = &self.report;
         self.keep(work, Some(self.now)).await?;
-        let verdict = rules::after_report(session.standing, &report.outcome);
-        conclude(work, session, &verdict, rules::reward_of(report), self.now).await
+        let verdict = rules::after_report(session.standing, report);
+        conclude(work, session, &verdict, self.now).await
     }
 
     /// Keeps the report with its attempt; a lost attempt keeps the time it was lost.
@@ -181,7 +183,7 @@ impl Write for Expire {
                 expired.requeued.push(session.session_id);
             }
         }
-        self.end_pauses(work).await?;
+        turns::end_pauses(work, self.now).await?;
         self.forget_nodes(work).await?;
         Ok(expired)
     }
@@ -192,22 +194,12 @@ impl Expire {
     async fn end_one(&self, work: &mut Work<'_>, session: &SessionRow) -> Result<bool, StoreError> {
         if session.node_id.is_none() {
             let outcome = rules::never_taken(&session.runtime, work.limits.queue_limit);
-            end(work, session, &outcome, None, self.now).await?;
+            end(work, session, &outcome, self.now).await?;
             return Ok(true);
         }
         let unrenewed = session.expires_at.is_some_and(|at| at <= self.now);
         let loss = if unrenewed { Loss::LeaseExpired } else { Loss::Overdue };
         lose(work, session, loss, self.now).await
-    }
-
-    async fn end_pauses(&self, work: &mut Work<'_>) -> Result<(), StoreError> {
-        let over = sqlx::query("UPDATE session SET available_at = NULL WHERE available_at <= $1")
-            .bind(self.now)
-            .execute(&mut *work.db)
-            .await
-            .map_err(backend)?;
-        work.stored.queued |= over.rows_affected() > 0;
-        Ok(())
     }
 
     async fn forget_nodes(&self, work: &mut Work<'_>) -> Result<(), StoreError> {
@@ -242,7 +234,7 @@ pub(super) async fn lose(
     .await
     .map_err(backend)?;
     let verdict = rules::after_loss(session.standing, loss);
-    conclude(work, session, &verdict, None, now).await?;
+    conclude(work, session, &verdict, now).await?;
     Ok(matches!(verdict.next, Next::End(_)))
 }
 
@@ -250,7 +242,6 @@ async fn conclude(
     work: &mut Work<'_>,
     session: &SessionRow,
     verdict: &Verdict,
-    reward: Option<f64>,
     now: i64,
 ) -> Result<(), StoreError> {
     match &verdict.next {
@@ -259,7 +250,7 @@ async fn conclude(
             let available_at = paused.then(|| plus(now, pause));
             requeue(work, session, verdict, because, available_at, now).await
         }
-        Next::End(outcome) => end(work, session, outcome, reward, now).await,
+        Next::End(ended) => end(work, session, ended, now).await,
     }
 }
 
@@ -288,6 +279,8 @@ async fn requeue(
     .execute(&mut *work.db)
     .await
     .map_err(backend)?;
+    let due = if available_at.is_none() { 1 } else { 0 };
+    turns::moved(work, &session.task_id, Moved { queued: due, leased: -1 }).await?;
     let node = session.node_id.as_deref().unwrap_or_default();
     let data = rules::session_requeued(standing.attempt, node, because);
     let id = session.session_id.as_str();
@@ -300,8 +293,7 @@ async fn requeue(
 pub(super) async fn end(
     work: &mut Work<'_>,
     session: &SessionRow,
-    outcome: &Outcome,
-    reward: Option<f64>,
+    ended: &End,
     now: i64,
 ) -> Result<(), StoreError> {
     let id = session.session_id.as_str();
@@ -312,15 +304,16 @@ pub(super) async fn end(
          WHERE session_id = $1",
     )
     .bind(id)
-    .bind(outcome.status().as_str())
-    .bind(to_json("outcome", outcome)?)
-    .bind(reward)
+    .bind(ended.outcome.status().as_str())
+    .bind(to_json("outcome", &ended.outcome)?)
+    .bind(ended.reward)
     .bind(now)
     .execute(&mut *work.db)
     .await
     .map_err(backend)?;
     let node = session.node_id.as_deref();
-    let data = rules::session_ended(outcome, session.standing.attempt, node, reward);
+    turns::moved(work, &session.task_id, Moved::out_of(session)).await?;
+    let data = rules::session_ended(ended, session.standing.attempt, node);
     let kind = EventKind::SessionEnded;
     let seq = append(work, now, kind, &session.task_id, Some(id), &data).await?;
     let row = sqlx::query(

@@ -3,6 +3,7 @@
 use super::ending::{self, SessionRow};
 use super::events::append;
 use super::rows::{backend, count, get, json, position, to_json, word};
+use super::turns::{self, Moved};
 use super::writer::{Work, Write};
 use crate::rules::{self, Loss, NameHolder, longest_hold, plus};
 use crate::{Limits, StoreError};
@@ -11,7 +12,6 @@ use polar_types::{
     Epoch, EventKind, Lease, NodeInfo, RenewItem, RenewRequest, RenewResponse, SessionId,
     SessionStatus, Stage, TaskSpec,
 };
-use sqlx::{QueryBuilder, Sqlite};
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -29,9 +29,12 @@ impl Write for Claim {
         check_name(work, &self.node, self.now).await?;
         self.take_over(work).await?;
         note_node(work, &self.node, self.now).await?;
+        turns::end_pauses(work, self.now).await?;
+        let demands = turns::demands(work, &self.node).await?;
         let mut specs: HashMap<String, Result<TaskSpec, String>> = HashMap::new();
         let mut leases = Vec::new();
-        for (id, task_id) in self.candidates(work).await? {
+        while leases.len() < self.free as usize {
+            let Some((id, task_id)) = turns::next(work, &demands).await? else { break };
             if !specs.contains_key(&task_id) {
                 specs.insert(task_id.clone(), load_spec(work, &task_id).await?);
             }
@@ -66,29 +69,10 @@ impl Claim {
         Ok(())
     }
 
-    /// Sessions to hand out, with their tasks, best first.
-    async fn candidates(&self, work: &mut Work<'_>) -> Result<Vec<(String, String)>, StoreError> {
-        if self.free == 0 || self.node.runtimes.is_empty() {
-            return Ok(Vec::new());
-        }
-        let mut select = QueryBuilder::<Sqlite>::new(
-            "SELECT session_id, task_id FROM session WHERE status = 'queued' AND runtime IN (",
-        );
-        let mut runtimes = select.separated(", ");
-        for runtime in &self.node.runtimes {
-            runtimes.push_bind(runtime);
-        }
-        select.push(") AND (available_at IS NULL OR available_at <= ").push_bind(self.now);
-        select.push(") ORDER BY priority DESC, ordinal LIMIT ").push_bind(i64::from(self.free));
-        let rows = select.build().fetch_all(&mut *work.db).await.map_err(backend)?;
-        rows.iter().map(|row| Ok((get(row, "session_id")?, get(row, "task_id")?))).collect()
-    }
-
     /// Ends a session whose task cannot be read, so that it does not block the queue.
     async fn give_up(&self, work: &mut Work<'_>, id: &str, why: &str) -> Result<(), StoreError> {
         let session = SessionRow::load(work, id).await?;
-        let outcome = rules::unreadable(why);
-        ending::end(work, &session, &outcome, None, self.now).await
+        ending::end(work, &session, &rules::unreadable(why), self.now).await
     }
 
     async fn lease(
@@ -117,6 +101,8 @@ impl Claim {
         .fetch_one(&mut *work.db)
         .await
         .map_err(backend)?;
+        let handed_out = Moved { queued: -1, leased: 1 };
+        turns::moved(work, task.task_id.as_str(), handed_out).await?;
         let attempt: u32 = count(&row, "attempt")?;
         let epoch: u64 = count(&row, "epoch")?;
         sqlx::query(

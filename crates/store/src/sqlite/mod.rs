@@ -13,11 +13,12 @@ mod read;
 mod rows;
 mod schema;
 mod submit;
+mod turns;
 mod writer;
 
 use crate::rules::{millis, timestamp};
 use crate::{
-    CallbackDue, CallbackResult, EventQuery, Expired, Limits, NewTask, Signals, StoreError,
+    CallbackDue, CallbackResult, EventQuery, Expired, Limits, Live, NewTask, Signals, StoreError,
     Submitted, TaskQuery, TaskStore, refuse_network_filesystem,
 };
 use async_trait::async_trait;
@@ -177,6 +178,10 @@ impl TaskStore for SqliteStore {
 
     async fn events(&self, query: &EventQuery) -> Result<EventPage, StoreError> {
         read::events(&mut *self.snapshot().await?, query).await
+    }
+
+    async fn live(&self) -> Result<Live, StoreError> {
+        read::live(&mut *self.snapshot().await?).await
     }
 
     async fn nodes(&self, now: Timestamp) -> Result<Vec<NodeSeen>, StoreError> {

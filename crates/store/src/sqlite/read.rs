@@ -5,7 +5,7 @@ use super::rows::{
     task_info, word,
 };
 use crate::rules::{plus, rfc3339};
-use crate::{EventQuery, Limits, StoreError, TaskQuery};
+use crate::{EventQuery, Limits, Live, StoreError, TaskQuery};
 use polar_types::{
     AttemptInfo, CallbackState, Event, EventKind, EventPage, NodeSeen, SessionId, SessionInfo,
     TaskId, TaskInfo, TaskPage,
@@ -247,6 +247,24 @@ pub(super) fn event(row: &SqliteRow) -> Result<Event, StoreError> {
         session_id: session.map(|_| word(row, "session_id")).transpose()?,
         data: optional_json(row, "data")?.unwrap_or_default(),
     })
+}
+
+pub(super) async fn live(db: &mut SqliteConnection) -> Result<Live, StoreError> {
+    let rows = sqlx::query(
+        "SELECT status, COUNT(*) AS number FROM session
+         WHERE status IN ('queued', 'preparing', 'ready', 'running', 'grading', 'delivering')
+         GROUP BY status",
+    )
+    .fetch_all(&mut *db)
+    .await
+    .map_err(backend)?;
+    let counts = rows.iter().map(|row| Ok((word(row, "status")?, count(row, "number")?)));
+    let by_status = counts.collect::<Result<_, StoreError>>()?;
+    let row = sqlx::query("SELECT COUNT(*) AS number FROM session WHERE available_at > 0")
+        .fetch_one(db)
+        .await
+        .map_err(backend)?;
+    Ok(Live { by_status, paused: count(&row, "number")? })
 }
 
 pub(super) async fn nodes(

@@ -10,7 +10,7 @@ use std::path::Path;
 
 /// One script per version, applied in order, each in a transaction of its own. A script
 /// that has been released is never changed; a new version adds one.
-const VERSIONS: [&str; 3] = [VERSION_1, VERSION_2, VERSION_3];
+const VERSIONS: [&str; 4] = [VERSION_1, VERSION_2, VERSION_3, VERSION_4];
 
 const VERSION_1: &str = "
 CREATE TABLE counter (
@@ -127,6 +127,32 @@ const VERSION_3: &str = "
 ALTER TABLE session ADD COLUMN leased_at BIGINT;
 ALTER TABLE session ADD COLUMN hold BIGINT;
 ";
+
+/// Whose turn it is: `queued` sessions could be handed out now, `leased` ones are, and `share` is
+/// the latter by weight. Which of the tasks with the same demand comes next is one step in
+/// `task_turn`, and which of its sessions one step in `session_turn`.
+const VERSION_4: &str = r#"
+ALTER TABLE task ADD COLUMN priority BIGINT NOT NULL DEFAULT 0;
+ALTER TABLE task ADD COLUMN weight BIGINT NOT NULL DEFAULT 1;
+ALTER TABLE task ADD COLUMN demand TEXT NOT NULL DEFAULT '';
+ALTER TABLE task ADD COLUMN queued BIGINT NOT NULL DEFAULT 0;
+ALTER TABLE task ADD COLUMN leased BIGINT NOT NULL DEFAULT 0;
+ALTER TABLE task ADD COLUMN share DOUBLE PRECISION NOT NULL DEFAULT 0;
+UPDATE task SET
+    priority = COALESCE(
+        (SELECT MAX(priority) FROM session WHERE session.task_id = task.task_id), 0),
+    demand = COALESCE(
+        (SELECT '{"runtime":"' || MAX(runtime) || '"}' FROM session
+         WHERE session.task_id = task.task_id), ''),
+    queued = (SELECT COUNT(*) FROM session WHERE session.task_id = task.task_id
+              AND status = 'queued' AND available_at IS NULL),
+    leased = (SELECT COUNT(*) FROM session WHERE session.task_id = task.task_id
+              AND node_id IS NOT NULL);
+UPDATE task SET share = leased;
+CREATE INDEX task_turn ON task (demand, priority DESC, share, ordinal) WHERE queued > 0;
+CREATE INDEX session_turn ON session (task_id, ordinal)
+    WHERE status = 'queued' AND available_at IS NULL;
+"#;
 
 /// Brings the file to the newest version; refuses one that is newer still.
 pub(super) async fn migrate(db: &mut SqliteConnection, path: &Path) -> Result<(), StoreError> {

@@ -5,10 +5,10 @@ use super::events::{append, next};
 use super::read;
 use super::rows::{backend, get, to_json};
 use super::writer::{Work, Write};
-use crate::rules::{self, plus};
+use crate::rules::{self, End, plus};
 use crate::{NewTask, StoreError, Submitted};
 use async_trait::async_trait;
-use polar_types::{EventKind, Outcome, SessionId, SessionStatus, TaskId, TaskInfo};
+use polar_types::{Demand, EventKind, Outcome, SessionId, SessionStatus, TaskId, TaskInfo};
 use sqlx::{QueryBuilder, Sqlite};
 
 pub(super) struct Submit {
@@ -61,8 +61,10 @@ impl Submit {
         let ordinal = next(work, "task", 1).await?;
         sqlx::query(
             "INSERT INTO task (task_id, ordinal, body_hash, spec, metadata, callback, harness,
-                 num_samples, live_sessions, status, cancel_requested, created_at, updated_at)
-             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $8, 'running', FALSE, $9, $9)",
+                 num_samples, live_sessions, status, cancel_requested, created_at, updated_at,
+                 priority, weight, demand, queued)
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $8, 'running', FALSE, $9, $9, $10, $11,
+                 $12, $8)",
         )
         .bind(spec.task_id.as_str())
         .bind(ordinal)
@@ -73,6 +75,9 @@ impl Submit {
         .bind(&spec.harness.name)
         .bind(i64::from(spec.num_samples))
         .bind(self.now)
+        .bind(i64::from(spec.priority))
+        .bind(i64::from(spec.weight))
+        .bind(to_json("demand", &Demand::of(spec))?)
         .execute(&mut *work.db)
         .await
         .map_err(backend)?;
@@ -180,7 +185,7 @@ impl Cancel {
         for row in rows {
             let id: String = get(&row, "session_id")?;
             let session = SessionRow::load(work, &id).await?;
-            ending::end(work, &session, &Outcome::Cancelled, None, self.now).await?;
+            ending::end(work, &session, &End::of(Outcome::Cancelled), self.now).await?;
         }
         Ok(())
     }

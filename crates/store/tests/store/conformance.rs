@@ -4,13 +4,15 @@ use crate::samples::{
     LIMITS, LONGEST_HOLD, at, failure, node, node_with, release, renewal, report, task,
 };
 use polar_store::{
-    CallbackResult, EventQuery, Expired, MemoryStore, SqliteStore, StoreError, TaskQuery, TaskStore,
+    CallbackResult, EventQuery, Expired, Live, MemoryStore, SqliteStore, StoreError, TaskQuery,
+    TaskStore,
 };
 use polar_types::{
     CallbackStatus, EndReason, ErrorClass, EventKind, Lease, NodeInfo, Outcome, ResultAck,
     SessionStatus, Side, Stage, TaskStatus,
 };
 use serde_json::json;
+use std::collections::BTreeMap;
 
 macro_rules! on_every_store {
     ($($name:ident),* $(,)?) => {
@@ -35,7 +37,9 @@ macro_rules! on_every_store {
 on_every_store!(
     submitting_again_returns_what_is_stored,
     a_batch_is_stored_whole_or_not_at_all,
-    work_is_handed_out_by_priority_then_age_and_by_runtime,
+    work_is_handed_out_by_priority_then_share_then_age_and_by_runtime,
+    tasks_of_one_priority_share_places_by_weight,
+    a_task_keeps_its_share_whatever_comes_after_it,
     promise_5_a_session_has_one_holder,
     promise_5_a_result_is_accepted_once,
     failures_of_the_infrastructure_are_tried_again_and_others_are_not,
@@ -55,6 +59,7 @@ on_every_store!(
     a_second_node_of_the_same_name_is_refused_while_the_first_is_heard_of,
     nodes_that_keep_no_instance_id_are_told_apart_by_their_boot_id,
     events_have_no_gaps_and_a_filter_moves_the_cursor,
+    sessions_that_have_not_ended_are_counted_by_where_they_stand,
     callbacks_stay_until_they_are_settled,
     tasks_are_listed_newest_first_in_pages,
     long_ids_that_collide_are_refused,
@@ -90,7 +95,7 @@ async fn a_batch_is_stored_whole_or_not_at_all(store: &dyn TaskStore) {
     assert_eq!(stored.iter().map(|s| s.created).collect::<Vec<_>>(), [true, false, false]);
 }
 
-async fn work_is_handed_out_by_priority_then_age_and_by_runtime(store: &dyn TaskStore) {
+async fn work_is_handed_out_by_priority_then_share_then_age_and_by_runtime(store: &dyn TaskStore) {
     let docker = json!({ "runtime": "docker", "priority": 9 });
     let tasks = vec![
         task("old", json!({ "num_samples": 2 })),
@@ -103,13 +108,86 @@ async fn work_is_handed_out_by_priority_then_age_and_by_runtime(store: &dyn Task
     let local = node_with("n1", "boot-1", &["local"]);
     let leases = store.claim(&local, 4, at(1)).await.unwrap();
     let ids: Vec<_> = leases.iter().map(|lease| lease.session_id.to_string()).collect();
-    assert_eq!(ids, ["urgent-s0", "old-s0", "old-s1", "new-s0"]);
+    assert_eq!(ids, ["urgent-s0", "old-s0", "new-s0", "old-s1"]);
     let docker = node_with("n2", "boot-1", &["docker"]);
     let leases = store.claim(&docker, 4, at(1)).await.unwrap();
     assert_eq!(leases.len(), 1);
     assert_eq!(leases[0].session_id.as_str(), "boxed-s0");
     assert_eq!(store.claim(&local, 4, at(1)).await.unwrap().len(), 1);
     assert!(store.claim(&node_with("n3", "boot-1", &[]), 4, at(1)).await.unwrap().is_empty());
+}
+
+/// How many of each task are leased, after so many leases.
+fn tally<'a>(leases: impl IntoIterator<Item = &'a Lease>) -> BTreeMap<String, u32> {
+    let mut tally = BTreeMap::new();
+    for lease in leases {
+        *tally.entry(lease.task.task_id.to_string()).or_default() += 1;
+    }
+    tally
+}
+
+fn counts(pairs: &[(&str, u32)]) -> BTreeMap<String, u32> {
+    pairs.iter().map(|(task, count)| ((*task).to_owned(), *count)).collect()
+}
+
+async fn tasks_of_one_priority_share_places_by_weight(store: &dyn TaskStore) {
+    let tasks = vec![
+        task("a", json!({ "num_samples": 40 })),
+        task("b", json!({ "num_samples": 40, "weight": 3 })),
+        task("c", json!({ "num_samples": 2 })),
+        task("low", json!({ "num_samples": 9, "priority": -1, "weight": 100 })),
+    ];
+    store.submit(tasks, at(0)).await.unwrap();
+    // Whether they are asked for one by one or together.
+    let mut leases = store.claim(&node("n1"), 7, at(1)).await.unwrap();
+    for _ in 0..8 {
+        leases.extend(store.claim(&node("n2"), 1, at(1)).await.unwrap());
+    }
+    assert_eq!(tally(&leases), counts(&[("a", 4), ("b", 9), ("c", 2)]));
+    // A place that one leaves goes to whoever has least of its share.
+    for (index, lease) in leases.iter().filter(|l| l.task.task_id.as_str() == "b").enumerate() {
+        if index < 6 {
+            store.complete(&report(lease, Outcome::Completed), at(2)).await.unwrap();
+        }
+    }
+    let next = store.claim(&node("n1"), 6, at(3)).await.unwrap();
+    assert_eq!(tally(&next), counts(&[("b", 6)]));
+    // One that fails and pauses has no place, and is due again after its pause.
+    for lease in next.iter().filter(|l| l.task.task_id.as_str() == "b") {
+        store.complete(&report(lease, failure(Side::Sandbox)), at(4)).await.unwrap();
+    }
+    let rest = store.claim(&node("n1"), 100, at(5)).await.unwrap();
+    assert_eq!(tally(&rest)["low"], 9, "the queue is empty but for what pauses");
+    assert_eq!(tally(&rest)["b"], 40 - 9 - 6);
+    let due = store.claim(&node("n1"), 100, at(9)).await.unwrap();
+    assert_eq!(tally(&due), counts(&[("b", 6)]));
+}
+
+/// However many tasks come after it, one that waits has a place as soon as it has none.
+async fn a_task_keeps_its_share_whatever_comes_after_it(store: &dyn TaskStore) {
+    store.submit(vec![task("old", json!({ "num_samples": 5 }))], at(0)).await.unwrap();
+    let mut of_old = 0;
+    for round in 0..10 {
+        let flood = (0..3).map(|i| task(&format!("new-{round}-{i}"), json!({}))).collect();
+        store.submit(flood, at(round)).await.unwrap();
+        let lease = store.claim(&node("n1"), 1, at(round)).await.unwrap().remove(0);
+        of_old += u32::from(lease.task.task_id.as_str() == "old");
+        store.complete(&report(&lease, Outcome::Completed), at(round)).await.unwrap();
+    }
+    assert_eq!(of_old, 5);
+}
+
+async fn sessions_that_have_not_ended_are_counted_by_where_they_stand(store: &dyn TaskStore) {
+    assert_eq!(store.live().await.unwrap(), Live::default());
+    store.submit(vec![task("t", json!({ "num_samples": 6 }))], at(0)).await.unwrap();
+    let leases = store.claim(&node("n1"), 4, at(0)).await.unwrap();
+    store.renew(&renewal(&node("n1"), &[&leases[0]], Stage::Run), at(1)).await.unwrap();
+    store.complete(&report(&leases[1], failure(Side::Sandbox)), at(1)).await.unwrap();
+    store.complete(&report(&leases[2], Outcome::Completed), at(1)).await.unwrap();
+    let live = store.live().await.unwrap();
+    let by_status =
+        [(SessionStatus::Queued, 3), (SessionStatus::Preparing, 1), (SessionStatus::Running, 1)];
+    assert_eq!(live, Live { by_status: BTreeMap::from(by_status), paused: 1 });
 }
 
 async fn promise_5_a_session_has_one_holder(store: &dyn TaskStore) {

@@ -210,7 +210,7 @@ impl History {
 fn new_task(id: u8, body: u8) -> polar_store::NewTask {
     let fields = match body {
         0 => json!({ "num_samples": 2 }),
-        1 => json!({ "priority": 3, "callback": "http://trainer/x" }),
+        1 => json!({ "priority": 3, "weight": 2, "callback": "http://trainer/x" }),
         2 => json!({ "runtime": "docker", "max_attempts": 1 }),
         _ => json!({ "num_samples": 3, "max_attempts": 2, "callback": "http://trainer/y" }),
     };

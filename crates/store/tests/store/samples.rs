@@ -55,6 +55,7 @@ pub(crate) fn node_with(name: &str, boot: &str, runtimes: &[&str]) -> NodeInfo {
         engine: "simulator".to_owned(),
         held: BTreeMap::new(),
         troubles: Vec::new(),
+        engine_errors: 0,
     }
 }
 
