@@ -82,7 +82,6 @@ pub(crate) fn session_table(sessions: &[&SessionInfo]) -> String {
     let header = [
         "session",
         "status",
-        "reason",
         "reward",
         "calls",
         "traces",
@@ -97,8 +96,7 @@ pub(crate) fn session_table(sessions: &[&SessionInfo]) -> String {
         .map(|session| {
             let mut row = vec![
                 session.session_id.to_string(),
-                session.status.as_str().to_owned(),
-                session.reason.map_or("-", |reason| reason.as_str()).to_owned(),
+                status(session),
                 session.reward.map_or("-".to_owned(), |reward| format!("{reward:.3}")),
             ];
             match session.report() {
@@ -120,6 +118,17 @@ pub(crate) fn session_table(sessions: &[&SessionInfo]) -> String {
         })
         .collect();
     table(&header, &rows)
+}
+
+/// Where it stands, with the reason where the status does not say it.
+fn status(session: &SessionInfo) -> String {
+    let status = session.status.as_str();
+    match session.reason {
+        None | Some(EndReason::Completed | EndReason::AgentTimeout | EndReason::Cancelled) => {
+            status.to_owned()
+        }
+        Some(reason) => format!("{status}: {}", reason.as_str()),
+    }
 }
 
 /// What a session waits for, or why it ended as it did; nothing where there is nothing to say.

@@ -12,6 +12,7 @@ mod clock;
 mod config;
 mod error;
 mod examples;
+mod explain;
 mod extract;
 mod metrics;
 mod problems;

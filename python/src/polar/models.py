@@ -651,6 +651,11 @@ class TaskRequest(Model):
     priority: Optional[int] = None
     """Higher is handed out first."""
 
+    weight: Optional[int] = None
+    """Share of the places beside other tasks of the same priority: one of weight 2 runs twice as
+    many sessions at a time as one of weight 1.
+    """
+
     callback: Optional[Union[Callback, str]] = None
     """URL told about each ended session: a string or an object."""
 
@@ -834,6 +839,7 @@ EndReason = Union[
     Literal[
         "completed",
         "agent_timeout",
+        "failed_to_start",
         "harness_crash",
         "sandbox_loss",
         "engine_loss",
@@ -1110,6 +1116,9 @@ class SessionReport(Model):
     reason: Optional[EndReason] = None
     """The same in one word; absent in reports of older versions."""
 
+    reason_detail: Optional[str] = None
+    """What is behind the reason, in words; absent where it is `completed`."""
+
     reward: Optional[float] = None
     """The evaluator's number; absent when there is none or it failed."""
 
@@ -1212,6 +1221,12 @@ class SessionInfo(SessionMembers):
 
     outcome: Optional[Outcome] = None
     """How it ended, once it has; also where no node reported it, such as an expired lease."""
+
+    reason: Optional[EndReason] = None
+    """The same in one word, once it has ended."""
+
+    reason_detail: Optional[str] = None
+    """What is behind the reason, in words; absent where it is `completed`."""
 
     callback: Optional[CallbackState] = None
     """How telling the client's URL goes, once there is something to tell."""
@@ -1436,6 +1451,12 @@ class Trajectory(Model):
     reward: Optional[float] = None
     """Reward of the rollout."""
 
+    reason: Optional[EndReason] = None
+    """What became of the session; absent in trajectories of older versions."""
+
+    reason_detail: Optional[str] = None
+    """What is behind the reason, in words; absent where it is `completed`."""
+
     tree: Optional[TokenTree] = None
     """The traces as a tree, for the strategy `prefix_tree`."""
 
@@ -1583,6 +1604,28 @@ class Slots(Model):
     """
 
 
+TroubleKind = Union[Literal["engine", "sandbox", "disk"], str]
+"""What of a node can be out of order."""
+
+
+class NodeTrouble(Model):
+    """Something that keeps a node from beginning sessions. It takes none meanwhile, or one to
+    see whether it is over.
+    """
+
+    kind: TroubleKind
+    """What is out of order."""
+
+    message: str
+    """What was seen of it."""
+
+    since: str
+    """Since when (RFC 3339, UTC)."""
+
+    waiting: Optional[int] = None
+    """Sessions that the node holds and that wait until it is over."""
+
+
 class NodeInfo(Model):
     """What a node says of itself with each request for work."""
 
@@ -1611,6 +1654,14 @@ class NodeInfo(Model):
 
     held: dict[str, int] = {}
     """Sessions it holds per stage."""
+
+    troubles: list[NodeTrouble] = []
+    """What keeps it from beginning sessions now."""
+
+    engine_errors: Optional[int] = None
+    """Calls that its engine failed since it started, those among them that were held and went
+    well later.
+    """
 
 
 class NodeSeen(Model):
@@ -1704,6 +1755,7 @@ __all__ = [
     "NodeInfo",
     "NodeList",
     "NodeSeen",
+    "NodeTrouble",
     "OnHack",
     "Outcome",
     "PrepareStep",
@@ -1744,6 +1796,7 @@ __all__ = [
     "TranslationCounts",
     "TreeLineage",
     "TreeNode",
+    "TroubleKind",
     "WeightSpan",
     "WeightedEvaluator",
     "WeightedSum",

@@ -55,6 +55,18 @@ fn an_agent_that_never_called_the_model_is_warned_of() {
 }
 
 #[test]
+fn an_agent_that_cannot_be_started_is_no_silent_one() {
+    let user = User::new();
+    let (_engine, engine) = user.engine();
+    let output = run(&user, &engine, &task(&user, "absent", "no-such-agent", ""));
+    let said = shown(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("(failed_to_start): the agent's program was not found"), "{said}");
+    assert!(said.contains("made no call, so that there is no work to grade"), "{said}");
+    assert!(!said.contains("never called the model"), "{said}");
+}
+
+#[test]
 fn a_flag_wins_over_the_environment() {
     let user = User::new();
     let (_engine, engine) = user.engine();

@@ -118,3 +118,37 @@ async fn promise_9_the_proxy_opens_no_session_and_the_control_listener_wants_its
     assert_eq!(status, StatusCode::NOT_FOUND);
     node.shutdown(Duration::ZERO).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_tells_prometheus_of_its_calls() {
+    let cluster = Cluster::new().await;
+    let node = Node::start(alone(&cluster).await).await.unwrap();
+    let control = node.control_address().unwrap();
+    let (_, opened) = call(Method::POST, url(control, "/sessions"), "token", None).await;
+    let secret = opened["secret"].as_str().unwrap();
+    let chat = format!("{}/chat/completions", opened["openai_base_url"].as_str().unwrap());
+    let body = json!({"model": "m", "messages": [{"role": "user", "content": "hello"}]});
+    call(Method::POST, chat, secret, Some(body)).await;
+    let page = |token: &'static str| async move {
+        let client = Client::builder().no_proxy().build().unwrap();
+        let asked = client.get(url(control, "/metrics")).bearer_auth(token).send();
+        let answer = within(asked).await.unwrap();
+        (answer.status(), answer.text().await.unwrap())
+    };
+    let (status, told) = page("token").await;
+    assert_eq!(status, StatusCode::OK);
+    for line in [
+        "polar_calls_total{end=\"answered\"} 1",
+        "polar_calls_total{end=\"failed\"} 0",
+        "polar_call_seconds_count 1",
+        "polar_engine_errors_total 0",
+        "polar_engine_up 1",
+        "polar_slots{stage=\"run\"} 2",
+        "polar_attempts_total{reason=\"engine_loss\"} 0",
+    ] {
+        assert!(told.lines().any(|told| told == line), "{line} in\n{told}");
+    }
+    assert!(!told.contains("polar_tokens_total{kind=\"sampled\"} 0\n"), "{told}");
+    assert_eq!(page("other").await.0, StatusCode::UNAUTHORIZED);
+    node.shutdown(Duration::ZERO).await;
+}

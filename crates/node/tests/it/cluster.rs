@@ -258,7 +258,8 @@ pub(crate) async fn node_config(
         server: Some(ServerAddress { url: format!("http://{server}"), token: None }),
         state_dir: state.to_owned(),
         cache_dir: state.join("cache"),
-        slots: Slots { prepare: 2, ready: 2, run: 2, grade: 2, warm: 2 },
+        // Without graders' sandboxes beside those of agents, which tests count.
+        slots: Slots { prepare: 2, ready: 2, run: 2, grade: 2, warm: 0 },
         prepull: Vec::new(),
         warm: Vec::new(),
         gateway_listen: any,

@@ -26,7 +26,7 @@ fn lost(session: &SessionInfo) -> Option<&str> {
 async fn a_result_does_not_wait_for_its_sandbox_to_be_gone() {
     let cluster = Cluster::new().await;
     let mut config = cluster.config("a").await;
-    config.slots = Slots { prepare: 1, ready: 0, run: 1, grade: 2, warm: 2 };
+    config.slots = Slots { prepare: 1, ready: 0, run: 1, grade: 2, warm: 0 };
     let places = config.slots.total() as usize;
     let gates = Gates::of(&mut config, OPEN, 0);
     let node = Node::start(config).await.unwrap();

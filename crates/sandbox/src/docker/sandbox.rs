@@ -99,7 +99,10 @@ impl DockerSandbox {
             limit = self.full() => (Some(KILLED), Some(storage::words(limit))),
         };
         let killed = self.container.memory_kills().await.saturating_sub(kills);
-        if ended == Some(KILLED) && killed == 0 && words.is_none() && self.container.was_killed().await
+        if ended == Some(KILLED)
+            && killed == 0
+            && words.is_none()
+            && self.container.was_killed().await
         {
             return Err(SandboxError::retryable("run command", KILLED_FROM_OUTSIDE));
         }

@@ -2,6 +2,7 @@
 
 use crate::app::App;
 use crate::error::{ApiError, ErrorBody};
+use crate::explain::say_why_nobody_takes;
 use crate::extract::{JsonBody, Params, PathId};
 use crate::routes::blobs::hash_of;
 use axum::Json;
@@ -23,7 +24,10 @@ pub(crate) async fn get(
     State(app): State<Arc<App>>,
     PathId(id): PathId<SessionId>,
 ) -> Result<Json<SessionInfo>, ApiError> {
-    Ok(Json(app.store.session(&id).await?))
+    let mut session = app.store.session(&id).await?;
+    let nodes = app.store.nodes(app.now()).await?;
+    say_why_nobody_takes(std::slice::from_mut(&mut session), &nodes);
+    Ok(Json(session))
 }
 
 /// Which attempt.

@@ -3,6 +3,7 @@
 use crate::app::App;
 use crate::error::{ApiError, ErrorBody};
 use crate::examples::SMALLEST_TASK;
+use crate::explain::say_why_nobody_takes;
 use crate::extract::{Params, PathId, Whole};
 use crate::problems;
 use axum::Json;
@@ -182,6 +183,7 @@ pub(crate) async fn sessions(
     State(app): State<Arc<App>>,
     PathId(id): PathId<TaskId>,
 ) -> Result<Json<SessionList>, ApiError> {
-    let sessions = app.store.sessions(&id).await?;
+    let mut sessions = app.store.sessions(&id).await?;
+    say_why_nobody_takes(&mut sessions, &app.store.nodes(app.now()).await?);
     Ok(Json(SessionList { task_id: id, sessions }))
 }

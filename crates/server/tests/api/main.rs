@@ -13,6 +13,7 @@ mod crash;
 mod documents;
 mod events;
 mod leases;
+mod metrics;
 mod refusals;
 mod support;
 mod tasks;
