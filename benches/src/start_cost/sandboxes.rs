@@ -67,6 +67,7 @@ impl Sandboxes {
             workdir: "/workspace".to_owned(),
             env: BTreeMap::new(),
             network: Network::None,
+            allowed_hosts: Vec::new(),
             gateway_socket: self.gateway.clone(),
             gateway_address: ([127, 0, 0, 1], 9).into(),
             read_only: Vec::new(),
