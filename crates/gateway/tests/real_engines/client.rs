@@ -49,7 +49,8 @@ impl Harness {
         let answer = request.bearer_auth(&self.secret).json(&self.body()).send().await.unwrap();
         let status = answer.status();
         let bytes = answer.bytes().await.unwrap();
-        if status.is_server_error() {
+        let said_so = |bytes: &[u8]| String::from_utf8_lossy(bytes).contains("reply_unreadable");
+        if status.is_server_error() || (status.is_client_error() && said_so(&bytes)) {
             println!("{}", String::from_utf8_lossy(&bytes));
             self.messages.truncate(said);
             return false;
