@@ -201,6 +201,12 @@ class RuntimeSpec(Model):
     network: Optional[Network] = None
     """What may be reached."""
 
+    allowed_hosts: list[str] = []
+    """Hosts that a closed network leads to all the same, by an HTTP proxy that commands find in
+    their environment: `pypi.org`, `*.debian.org`, `10.0.0.5:8080`. Ports are 80 and 443
+    unless one is named.
+    """
+
     cpus: Optional[float] = None
     """CPU cores, may be fractional."""
 
