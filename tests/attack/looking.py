@@ -74,5 +74,6 @@ LOOKING = [
                 {"type": "scrub_git"},
             ]
         },
+        unguarded=True,
     ),
 ]

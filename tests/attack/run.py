@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import http.client
 import json
 import shutil
 import subprocess
@@ -257,8 +258,6 @@ def end_victim(ground: Ground, secret: str) -> list[str]:
 
 
 def ask_proxy(ground: Ground, secret: str) -> tuple[int, str]:
-    import http.client
-
     proxy = http.client.HTTPConnection("127.0.0.1", ground.proxy, timeout=30)
     try:
         body = json.dumps({"model": "polar", "messages": [{"role": "user", "content": "hi"}]})
@@ -287,7 +286,7 @@ def leftovers(folder: Path) -> Found:
 
 
 def without_guards(folder: Path) -> Found:
-    """As plain processes with a network the attacks succeed."""
+    """As plain processes with a network, in repositories as they were, the attacks succeed."""
     folder.mkdir()
     ground = Ground(folder, "process", {})
     found: Found = {}
@@ -297,6 +296,8 @@ def without_guards(folder: Path) -> Found:
         tasks = [task_of(ground, attack, "local", None) for attack in chosen]
         for task in tasks:
             task["runtime"]["network"] = "open"
+            steps = task["runtime"]["prepare"]
+            task["runtime"]["prepare"] = [step for step in steps if step["type"] != "scrub_git"]
         said = polar_run(ground, tasks, "plain.jsonl")
         for attack in chosen:
             seen = look_up(ground, attack, "local", said)

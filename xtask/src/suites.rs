@@ -127,6 +127,12 @@ pub(crate) const ALL: &[Suite] = &[
         run: attack,
     },
     Suite {
+        name: "storm",
+        about: "$POLAR_STORM_SESSIONS sessions, or 60, while all around them is killed; root, as docker-clis",
+        default: false,
+        run: storm,
+    },
+    Suite {
         name: "deny",
         about: "licences and sources of dependencies; needs cargo-deny",
         default: false,
@@ -375,6 +381,11 @@ fn grading() -> Result<Counts> {
 /// The image is that of `docker-clis`.
 fn attack() -> Result<Counts> {
     Command::new("python3", &["tests/attack/run.py"]).env("POLAR_BINARY", &polar()?).run()
+}
+
+/// The image is that of `docker-clis`.
+fn storm() -> Result<Counts> {
+    Command::new("python3", &["tests/storm/run.py"]).env("POLAR_BINARY", &polar()?).run()
 }
 
 fn deny() -> Result<Counts> {

@@ -235,11 +235,13 @@ impl Node {
                             tokio::select! {
                                 done = dispatcher.run(draining) => done,
                                 never = engine.ask_regularly() => match never {},
+                                never = salvage::keep_sweeping(&providers) => match never {},
                             }
                         }
                         Err(error) => Err(error),
                     };
                     runner.close().await;
+                    salvage::sweep(&providers).await;
                     if let Err(error) = done {
                         refused.send_replace(Some(Arc::new(error)));
                     }

@@ -5,13 +5,25 @@ use polar_sandbox::SandboxProvider;
 use polar_session::{AttemptFolder, salvage};
 use polar_types::NodeId;
 use std::collections::HashSet;
+use std::convert::Infallible;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-/// Removes all sandboxes of earlier processes. Nothing of this one runs yet.
+/// Between two sweeps.
+const SWEEP_AGAIN: Duration = Duration::from_secs(60);
+
+/// Sweeps now and then: what could not be removed while a daemon was away goes once it is back.
+pub(crate) async fn keep_sweeping(providers: &[Arc<dyn SandboxProvider>]) -> Infallible {
+    loop {
+        tokio::time::sleep(SWEEP_AGAIN).await;
+        sweep(providers).await;
+    }
+}
+
+/// Removes all sandboxes that are left of earlier processes, or of this one's failures.
 pub(crate) async fn sweep(providers: &[Arc<dyn SandboxProvider>]) {
     for provider in providers {
         match provider.sweep(&HashSet::new()).await {

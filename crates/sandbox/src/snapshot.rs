@@ -88,9 +88,7 @@ impl Snapshots {
         .map_err(not_run)?;
         match fed {
             // Git's own reason says more than the pipe it closed.
-            Err(problem) if problem.kind() != io::ErrorKind::BrokenPipe => {
-                Err(SandboxError::new(ACTION, problem))
-            }
+            Err(problem) if problem.kind() != io::ErrorKind::BrokenPipe => Err(not_read(&problem)),
             _ if said.status.success() => Ok(()),
             _ => Err(git_said("fast-import", &said.stderr)),
         }
@@ -153,14 +151,25 @@ impl Snapshots {
     }
 }
 
+/// The machine's fault, never the work's.
 fn not_run(problem: io::Error) -> SandboxError {
     let message = format!("cannot run git: {problem}; `apt-get install git` gives it");
-    SandboxError::new(ACTION, message)
+    SandboxError::retryable(ACTION, message)
+}
+
+/// Why a work folder could not be read: what is in it, or what lies between it and the node.
+fn not_read(problem: &io::Error) -> SandboxError {
+    use io::ErrorKind::{ConnectionAborted, StorageFull, UnexpectedEof};
+    let retryable = matches!(problem.kind(), ConnectionAborted | StorageFull | UnexpectedEof);
+    SandboxError { retryable, ..SandboxError::new(ACTION, problem) }
 }
 
 fn git_said(what: &str, said: &[u8]) -> SandboxError {
-    let message = format!("git {what}: {}", String::from_utf8_lossy(said).trim());
-    SandboxError::new(ACTION, message)
+    let said = String::from_utf8_lossy(said);
+    let message = format!("git {what}: {}", said.trim());
+    // The node's disk, which the work does not lie on for every kind of sandbox.
+    let retryable = said.contains("No space left on device");
+    SandboxError { retryable, ..SandboxError::new(ACTION, message) }
 }
 
 /// Takes the entries of one snapshot, in any order.

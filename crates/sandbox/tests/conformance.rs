@@ -79,6 +79,25 @@ mod bubblewrap {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn promise_6_a_killed_monitor_is_no_end_of_its_command() {
+        suite::sandbox_killed_from_outside(ground().await, |command| {
+            // Of the bubblewraps above it the outermost.
+            let (mut monitor, mut process) = (None, command);
+            while process > 1 {
+                let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+                if status.starts_with("Name:\tbwrap\n") {
+                    monitor = Some(process);
+                }
+                let parent = status.lines().find_map(|line| line.strip_prefix("PPid:\t"));
+                process = parent.unwrap().parse().unwrap();
+            }
+            let monitor = monitor.and_then(rustix::process::Pid::from_raw).unwrap();
+            rustix::process::kill_process(monitor, rustix::process::Signal::KILL).unwrap();
+        })
+        .await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn promise_7_sweep_after_a_kill() {
         suite::sweep_after_a_kill(ground().await, "bubblewrap::made_and_removed").await;
     }

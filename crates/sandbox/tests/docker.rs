@@ -129,6 +129,17 @@ async fn commands_run_as_the_user_asked_for_in_folders_of_theirs() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn promise_6_a_killed_container_is_no_end_of_its_command() {
+    let ground = ground().await;
+    let label = format!("label=polar.node={}", node_of(ground.dir.path()));
+    suite::sandbox_killed_from_outside(ground, |_| {
+        let kill = format!("docker kill $(docker ps -q --filter {label})");
+        assert!(Command::new("sh").args(["-c", &kill]).output().unwrap().status.success());
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn processors_are_limited_and_gpus_that_are_not_there_refused() {
     let ground = ground().await;
     let spec = SandboxSpec { cpus: Some(0.5), ..ground.spec("cpus") };

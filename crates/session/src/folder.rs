@@ -37,18 +37,29 @@ pub struct AttemptFolder {
 }
 
 impl AttemptFolder {
-    /// Makes the folder of a leased session under `sessions`, and notes the lease in it.
+    /// Makes the folder of a leased session under `sessions`, and notes the lease in it. One that
+    /// cannot be made whole, as on a full disk, is not left in part.
     pub fn create(sessions: &Path, lease: &Lease) -> io::Result<Self> {
         let folder = Self { root: sessions.join(format!("{}.e{}", lease.session_id, lease.epoch)) };
+        match folder.make(lease) {
+            Ok(()) => Ok(folder),
+            Err(error) => {
+                // Why it could not be made is what is told.
+                let _ = fs::remove_dir_all(&folder.root);
+                Err(error)
+            }
+        }
+    }
+
+    fn make(&self, lease: &Lease) -> io::Result<()> {
         // Only the owner may look: the lease can hold a callback's secret.
         let mut builder = fs::DirBuilder::new();
         builder.recursive(true).mode(0o700);
-        builder.create(&folder.root)?;
+        builder.create(&self.root)?;
         for part in ["artifacts", "logs"] {
-            builder.create(folder.root.join(part))?;
+            builder.create(self.root.join(part))?;
         }
-        save(&folder.root, "lease.json", lease)?;
-        Ok(folder)
+        save(&self.root, "lease.json", lease)
     }
 
     /// The folders under `sessions`, each with its lease. One without a lease never started

@@ -10,6 +10,8 @@ use tokio::task::{JoinHandle, JoinSet};
 
 /// Longest that removing a sandbox may take before it is left to the sweep.
 const DESTROY_LIMIT: Duration = Duration::from_secs(120);
+/// Before it is tried again, as where a daemon is being restarted.
+const PAUSE: Duration = Duration::from_secs(2);
 /// Longest wait for all of it. Making a sandbox cannot be broken off, so that more than
 /// this is possible where an attempt has ended while its sandbox was being made.
 const LONGEST_WAIT: Duration = Duration::from_secs(180);
@@ -92,11 +94,13 @@ impl Removal {
 /// Removes a sandbox. A failure is loud and left to the next start's sweep; it must not
 /// take the session's result with it.
 pub(crate) async fn destroy(sandbox: &dyn Sandbox) {
-    match tokio::time::timeout(DESTROY_LIMIT, sandbox.destroy()).await {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => {
-            tracing::error!(sandbox = sandbox.name(), %error, "sandbox not removed");
+    let until_gone = async {
+        while let Err(error) = sandbox.destroy().await {
+            tracing::warn!(sandbox = sandbox.name(), %error, "sandbox not removed; tried again");
+            tokio::time::sleep(PAUSE).await;
         }
-        Err(_) => tracing::error!(sandbox = sandbox.name(), "sandbox not removed in time"),
+    };
+    if tokio::time::timeout(DESTROY_LIMIT, until_gone).await.is_err() {
+        tracing::error!(sandbox = sandbox.name(), "sandbox not removed in time");
     }
 }

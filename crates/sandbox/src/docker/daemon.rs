@@ -197,6 +197,20 @@ impl Daemon {
         Ok(found.exit_code.map(|code| i32::try_from(code).unwrap_or(i32::MAX)))
     }
 
+    /// The process of a command, as numbered on this machine, if it still lives.
+    pub(super) async fn living_process(&self, exec: &str) -> Result<Option<u32>, SandboxError> {
+        let action = "look at command";
+        let client = self.client(action).await?;
+        let found = self.ask(action, client.inspect_exec(exec)).await?;
+        let pid = found.pid.and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid > 0);
+        Ok(pid.filter(|pid| {
+            // Behind the name, which may hold anything.
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+            state.is_some_and(|state| !matches!(state, 'Z' | 'X'))
+        }))
+    }
+
     /// Unpacks an archive at the root, as root.
     pub(super) async fn upload(
         &self,
@@ -226,7 +240,7 @@ impl Daemon {
             let mut download = std::pin::pin!(download);
             loop {
                 let piece = match timeout(ANSWER, download.next()).await {
-                    Ok(Some(piece)) => piece.map_err(std::io::Error::other),
+                    Ok(Some(piece)) => piece.map_err(not_read),
                     Ok(None) => return,
                     Err(problem) => Err(problem.into()),
                 };
@@ -394,6 +408,18 @@ impl Daemon {
         let name = self.engine.name();
         let message = format!("no {name} daemon at {socket}: {}; {what}", with_causes(problem));
         SandboxError::retryable(action, message)
+    }
+}
+
+/// Files that are not there are the container's own affair; all else is between it and us.
+fn not_read(problem: Error) -> std::io::Error {
+    match &problem {
+        Error::DockerResponseServerError { status_code: 400..=499, message }
+            if !message.contains("No such container") =>
+        {
+            std::io::Error::other(problem)
+        }
+        _ => std::io::Error::new(ErrorKind::ConnectionAborted, with_causes(&problem)),
     }
 }
 

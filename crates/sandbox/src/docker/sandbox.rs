@@ -35,6 +35,9 @@ const ASK: Duration = Duration::from_millis(500);
 const DRAIN: Duration = Duration::from_secs(30);
 /// How long commands may take to end when the sandbox is destroyed.
 const END: Duration = Duration::from_secs(180);
+/// What Docker says of a command whose output it could not pass on, beside a shell of a program
+/// that it may not run.
+const NOT_RUN: i32 = 126;
 const KILLED_FROM_OUTSIDE: &str = "its container was killed by somebody else";
 /// The code of a command that was killed.
 const KILLED: i32 = 137;
@@ -157,6 +160,7 @@ impl DockerSandbox {
         ask.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut open = true;
         let mut closed_at = None;
+        let mut broken = false;
         loop {
             tokio::select! {
                 biased;
@@ -164,19 +168,19 @@ impl DockerSandbox {
                     Some(piece) => files.keep(piece?).await?,
                     None => {
                         open = false;
+                        broken = daemon.living_process(id).await?.is_some();
                         closed_at = Some(Instant::now());
                         ask = interval(ASK / 20);
                     }
                 },
                 _ = ask.tick() => {
-                    if let Some(code) = daemon.exit_code(id).await? {
-                        return Ok(code);
+                    match daemon.exit_code(id).await? {
+                        Some(NOT_RUN) if broken => return Err(let_go()),
+                        Some(code) => return Ok(code),
+                        None => {}
                     }
                     if closed_at.is_some_and(|at: Instant| at.elapsed() > DRAIN) {
-                        return Err(SandboxError::retryable(
-                            "run command",
-                            "the daemon let go of it; was it restarted?",
-                        ));
+                        return Err(let_go());
                     }
                 }
             }
@@ -216,6 +220,10 @@ impl DockerSandbox {
         let archive = SyncIoBridge::new(StreamReader::new(Box::pin(archive)));
         self.snapshots.take(name, move |sink| super::snapshot::read(archive, sink)).await
     }
+}
+
+fn let_go() -> SandboxError {
+    SandboxError::retryable("run command", "the daemon let go of it; was it restarted?")
 }
 
 #[async_trait]

@@ -118,9 +118,7 @@ fn arguments(jail: &Jail<'_>) -> Vec<OsString> {
     if jail.network == Network::None {
         all.add(["--unshare-net"]);
     }
-    add_system(&mut all);
-    add_proc(&mut all);
-    all.add(["--dev", "/dev"]);
+    all.add(system());
     let etc = &jail.layout.etc;
     for name in ["passwd", "group", "hosts"] {
         all.mount("--ro-bind", &etc.join(name), &Path::new("/etc").join(name));
@@ -145,6 +143,15 @@ fn arguments(jail: &Jail<'_>) -> Vec<OsString> {
     all.mount("--ro-bind", jail.helper, Path::new(HELPER));
     // What isn't one of the sandbox's folders would be kept in memory.
     all.add(["--remount-ro", "/", "--", HELPER, helper::SUBCOMMAND]);
+    all.0
+}
+
+/// What every sandbox has of the machine.
+pub(super) fn system() -> Vec<OsString> {
+    let mut all = Arguments::default();
+    add_system(&mut all);
+    add_proc(&mut all);
+    all.add(["--dev", "/dev"]);
     all.0
 }
 

@@ -33,7 +33,8 @@ pub(super) async fn check(
     helper(config, program)?;
     let mut command = Command::new(&config.bubblewrap);
     command.args(["--unshare-user", "--unshare-pid", "--unshare-net", "--die-with-parent"]);
-    command.args(["--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "/bin/sh", "-c", ":"]);
+    // Not all of the machine: mounts of others, such as containers, come and go meanwhile.
+    command.args(super::bubblewrap::system()).args(["--", "/bin/sh", "-c", ":"]);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     let child = spawner
         .spawn(command)

@@ -3,7 +3,7 @@
 //! A patch needs a base that is the same to the byte and something to apply it with; whole
 //! files need neither. They come out of the host's own repository, never out of the folder.
 
-use super::{ACTION, LONGEST, Snapshots, git_said, not_run};
+use super::{ACTION, LONGEST, Snapshots, git_said, not_read, not_run};
 use crate::{Change, Content, SandboxError};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::process::Stdio;
@@ -78,7 +78,7 @@ impl Snapshots {
         match changes {
             Ok(changes) if said.status.success() => Ok(changes),
             Ok(_) => Err(git_said("cat-file", &said.stderr)),
-            Err(problem) => Err(SandboxError::new(ACTION, problem)),
+            Err(problem) => Err(not_read(&problem)),
         }
     }
 }

@@ -314,6 +314,27 @@ pub(crate) async fn promise_7_destroy_ends_everything_and_may_be_repeated(ground
     within(again.destroy()).await.unwrap();
 }
 
+/// `kill` is given the process of a command, and kills what holds the sandbox around it.
+#[allow(
+    dead_code,
+    reason = "not every provider's is one that can be killed apart from the command"
+)]
+pub(crate) async fn sandbox_killed_from_outside(ground: Ground, kill: impl Fn(i32)) {
+    let sandbox = ground.sandbox("killed").await;
+    let token = Token::new();
+    let exec = ground.script(&format!("env sleep {}", token.0));
+    let (end, ()) = tokio::join!(within(sandbox.exec(exec)), async {
+        token.wait_for(|count| count == 1, "did not come up").await;
+        kill(token.processes()[0]);
+    });
+    let problem = end.unwrap_err();
+    assert!(problem.retryable && problem.message.contains("killed by somebody else"), "{problem}");
+    // One that was killed by itself has an end of its own.
+    let exec = ground.script("kill -KILL $$");
+    assert_eq!(ground.run(&*sandbox, exec).await.end, ExecEnd::Exited(137));
+    within(sandbox.destroy()).await.unwrap();
+}
+
 pub(crate) async fn promise_8_folder_that_is_too_large_is_an_error(ground: Ground) {
     let sandbox = ground.sandbox("large").await;
     within(sandbox.mark_base()).await.unwrap();

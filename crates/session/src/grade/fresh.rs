@@ -29,11 +29,15 @@ done; true' sh"#;
 const UNPACK: &str = r#"command -v tar >/dev/null || { echo "there is no tar in the image" >&2; exit 12; }
 cd "$1" && exec tar -xof -"#;
 
+/// What a sandbox says that holds more than it may. An agent can fill its own to the brim.
+const NO_ROOM: &str = "holds more than its `storage_mb`";
+
 /// How keeping the diff ended.
 pub(super) enum Kept {
     Whole,
-    /// Something about the work folder that stays so; it is as the agent left it.
-    Not(String),
+    /// Unless its sandbox is why, something about the work folder that stays so: it is as the agent
+    /// left it.
+    Not(SandboxError),
 }
 
 impl Attempt {
@@ -44,7 +48,7 @@ impl Attempt {
         let limit = Duration::from_secs_f64(seconds);
         let sandbox = self.open_sandbox()?;
         let diff = self.unless_stopped(tokio::time::timeout(limit, sandbox.diff())).await?;
-        let problem = match diff {
+        let error = match diff {
             Ok(Ok(patch)) => match std::fs::write(self.folder.artifact("workspace.diff"), patch) {
                 Ok(()) => return Ok(Kept::Whole),
                 Err(error) => {
@@ -53,11 +57,14 @@ impl Attempt {
                     return Ok(Kept::Whole);
                 }
             },
-            Ok(Err(error)) => error.to_string(),
-            Err(_) => format!("it took longer than budgets.grade_seconds ({seconds} s)"),
+            Ok(Err(error)) => error,
+            Err(_) => SandboxError::new(
+                "compare work folder",
+                format!("it took longer than budgets.grade_seconds ({seconds} s)"),
+            ),
         };
-        tracing::warn!(session = %self.lease.session_id, problem, "workspace.diff not kept");
-        Ok(Kept::Not(problem))
+        tracing::warn!(session = %self.lease.session_id, %error, "workspace.diff not kept");
+        Ok(Kept::Not(error))
     }
 
     /// Gets the agent's work to where it is graded, and looks for marks of hacks in it. A
@@ -72,7 +79,7 @@ impl Attempt {
         let most = u64::from(task.grading.max_mb) << 20;
         let changes = match kept {
             Kept::Whole => self.unless_stopped(self.open_sandbox()?.changes(most)).await?,
-            Kept::Not(problem) => Err(SandboxError::new("compare work folder", problem)),
+            Kept::Not(error) => Err(error),
         };
         let changes = match changes {
             Ok(changes) => changes,
@@ -95,7 +102,7 @@ impl Attempt {
             }
         }
         match crossing.pack() {
-            Ok(packed) => self.fill_grader(&packed).await.map(Ok),
+            Ok(packed) => self.fill_grader(&packed).await,
             Err(error) => {
                 Ok(Err(Verdict::zero(format!("the work cannot be carried over: {error}"))))
             }
@@ -105,7 +112,7 @@ impl Attempt {
     /// Has a grader's sandbox with the work in it. One that was made while the agent ran may be
     /// lost by now, or have failed for what no longer holds: that costs one made anew, and is
     /// no verdict.
-    async fn fill_grader(&mut self, packed: &Packed) -> Result<(), Stop> {
+    async fn fill_grader(&mut self, packed: &Packed) -> Result<Result<(), Verdict>, Stop> {
         let mut number = 1;
         loop {
             let warmed = self.warming.take();
@@ -114,7 +121,10 @@ impl Attempt {
                 Ok(()) => self.unpack(packed).await,
                 Err(stop) => Err(stop),
             };
-            let Err(stop) = filled else { return Ok(()) };
+            let stop = match filled {
+                Ok(filled) => return Ok(filled),
+                Err(stop) => stop,
+            };
             let again = match was_begun {
                 true => matches!(stop, Stop::Ended(Outcome::Failed { .. })),
                 false => number < TRIES && may_be_tried_again(&stop),
@@ -146,8 +156,9 @@ impl Attempt {
         Ok(())
     }
 
-    async fn unpack(&self, packed: &Packed) -> Result<(), Stop> {
-        let Some(sandbox) = self.grader.as_deref() else { return Ok(()) };
+    /// A verdict comes back where the sandbox has no room for the work.
+    async fn unpack(&self, packed: &Packed) -> Result<Result<(), Verdict>, Stop> {
+        let Some(sandbox) = self.grader.as_deref() else { return Ok(Ok(())) };
         self.waits(Stage::Grade, "the work in the grader's sandbox");
         if !packed.removed.is_empty() {
             let argv = ["sh", "-c", REMOVE].map(str::to_owned).to_vec();
@@ -162,10 +173,13 @@ impl Attempt {
             let argv = ["sh", "-c", UNPACK, "sh", folder].map(str::to_owned).to_vec();
             if let Err(said) = self.carry(sandbox, argv, archive).await? {
                 let why = format!("the work could not be unpacked in the grader's sandbox: {said}");
-                return Err(sandbox_failure(why));
+                return match said.contains(NO_ROOM) {
+                    true => Ok(Err(Verdict::zero(why))),
+                    false => Err(sandbox_failure(why)),
+                };
             }
         }
-        Ok(())
+        Ok(Ok(()))
     }
 
     /// Runs one of the scripts above; what it said where it failed.
