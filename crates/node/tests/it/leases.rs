@@ -33,7 +33,7 @@ async fn a_task_runs_to_its_end_and_leaves_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cancelled_task_ends_its_sessions_with_their_calls() {
-    let cluster = Cluster::with_lease_ttl(Duration::from_secs(3)).await;
+    let cluster = Cluster::new().await;
     let node = cluster.node("a").await;
     let pid = cluster.state("pid");
     let command = format!("python3 agent.py; echo $$ > {}; sleep 600", pid.display());

@@ -70,7 +70,7 @@ async fn promise_7_a_node_does_not_end_before_its_sandboxes() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn promise_7_a_sandbox_that_comes_too_late_is_removed_and_delays_nobody() {
-    let cluster = Cluster::with_lease_ttl(Duration::from_secs(3)).await;
+    let cluster = Cluster::new().await;
     let mut config = cluster.config("a").await;
     let gates = Gates::of(&mut config, 0, OPEN);
     let node = Node::start(config).await.unwrap();
