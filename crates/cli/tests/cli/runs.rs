@@ -58,7 +58,8 @@ fn an_agent_that_never_called_the_model_is_warned_of() {
 fn an_agent_that_cannot_be_started_is_no_silent_one() {
     let user = User::new();
     let (_engine, engine) = user.engine();
-    let output = run(&user, &engine, &task(&user, "absent", "no-such-agent", ""));
+    let evaluator = "evaluator: {type: command, command: 'true'}";
+    let output = run(&user, &engine, &task(&user, "absent", "no-such-agent", evaluator));
     let said = shown(&output);
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("(failed_to_start): the agent's program was not found"), "{said}");
