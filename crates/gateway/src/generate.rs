@@ -20,7 +20,7 @@ use polar_convo::{
     chat_messages, chat_tools, error_response, unary_body,
 };
 use polar_engine::{Engine, EngineError, EngineStream, GenerateRequest};
-use polar_types::ErrorClass;
+use polar_types::{ErrorClass, SessionId};
 use serde_json::Value;
 use std::sync::{Arc, OnceLock};
 
@@ -285,10 +285,10 @@ impl Start {
             match self.begin().await {
                 Ok(stream) => {
                     self.watch.note_success();
-                    return Ok(watched(stream, self.watch));
+                    return Ok(watched(stream, self.watch, self.session.id().clone()));
                 }
                 Err(error) => {
-                    let is_away = self.watch.is_away_after(&error).await;
+                    let is_away = self.watch.is_away_after(&error, self.session.id()).await;
                     if !is_away || self.patience.is_over() {
                         return Err(engine_failure(&error));
                     }
@@ -326,10 +326,10 @@ impl Start {
 }
 
 /// The same stream, of which a failure is noted.
-fn watched(stream: EngineStream, watch: Arc<EngineWatch>) -> EngineStream {
+fn watched(stream: EngineStream, watch: Arc<EngineWatch>, session: SessionId) -> EngineStream {
     Box::pin(stream.inspect(move |event| {
         if let Err(error) = event {
-            watch.note_broken(error);
+            watch.note_broken(error, &session);
         }
     }))
 }

@@ -8,16 +8,16 @@
 use jiff::Timestamp;
 use polar_convo::ApiError;
 use polar_engine::{Engine, EngineError};
-use polar_types::ErrorClass;
+use polar_types::{ErrorClass, SessionId};
 use std::convert::Infallible;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// Calls in a row that the engine fails although it says that it is well. Fewer may be one
-/// conversation that it cannot bear.
+/// Calls in a row, of more than one session, that the engine fails although it says that it is
+/// well. Less may be one conversation that it cannot bear.
 const FAILED_CALLS: u32 = 8;
 /// Questions in a row without an answer, after which an engine that nobody calls is away.
 const FAILED_QUESTIONS: u32 = 3;
@@ -53,11 +53,34 @@ pub struct EngineWatch {
     questions: Duration,
     outage: watch::Sender<Option<Outage>>,
     /// Calls that failed since one went well.
-    failed_calls: AtomicU32,
+    failed: Mutex<FailedCalls>,
     /// Failed calls of all times, for counts.
     errors: AtomicU64,
     /// Whether somebody is asking the engine already.
     is_asking: AtomicBool,
+}
+
+/// Failed calls in a row.
+#[derive(Default)]
+struct FailedCalls {
+    count: u32,
+    first: Option<SessionId>,
+    /// Whether sessions beside the first are among them.
+    are_of_many: bool,
+}
+
+impl FailedCalls {
+    fn add(&mut self, session: &SessionId) {
+        self.count = self.count.saturating_add(1);
+        match &self.first {
+            None => self.first = Some(session.clone()),
+            Some(first) => self.are_of_many |= first != session,
+        }
+    }
+
+    fn are_the_engines(&self) -> bool {
+        self.count >= FAILED_CALLS && self.are_of_many
+    }
 }
 
 impl EngineWatch {
@@ -66,7 +89,7 @@ impl EngineWatch {
             engine,
             questions,
             outage: watch::channel(None).0,
-            failed_calls: AtomicU32::new(0),
+            failed: Mutex::default(),
             errors: AtomicU64::new(0),
             is_asking: AtomicBool::new(false),
         })
@@ -114,15 +137,23 @@ impl EngineWatch {
 
     /// The engine has taken a call.
     pub(crate) fn note_success(&self) {
-        self.failed_calls.store(0, Ordering::Relaxed);
+        *self.failed() = FailedCalls::default();
     }
 
-    /// Takes note of a failed call, and says whether the engine is away with it.
-    pub(crate) async fn is_away_after(self: &Arc<Self>, error: &EngineError) -> bool {
+    fn failed(&self) -> MutexGuard<'_, FailedCalls> {
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes note of a failed call of a session, and says whether the engine is away with it.
+    pub(crate) async fn is_away_after(
+        self: &Arc<Self>,
+        error: &EngineError,
+        session: &SessionId,
+    ) -> bool {
         if !is_engines_fault(error) {
             return false;
         }
-        self.note_failure(error);
+        self.note_failure(error, session);
         if self.outage.borrow().is_some() {
             return true;
         }
@@ -133,20 +164,21 @@ impl EngineWatch {
     }
 
     /// The same for a call that had begun, which cannot be held any more.
-    pub(crate) fn note_broken(self: &Arc<Self>, error: &EngineError) {
+    pub(crate) fn note_broken(self: &Arc<Self>, error: &EngineError, session: &SessionId) {
         if is_engines_fault(error) {
-            self.note_failure(error);
+            self.note_failure(error, session);
         }
     }
 
-    fn note_failure(self: &Arc<Self>, error: &EngineError) {
+    fn note_failure(self: &Arc<Self>, error: &EngineError, session: &SessionId) {
         self.errors.fetch_add(1, Ordering::Relaxed);
-        let failed = self.failed_calls.fetch_add(1, Ordering::Relaxed) + 1;
-        if failed >= FAILED_CALLS {
-            self.begin(
-                format!("{failed} calls in a row failed, the last: {}", error.message),
-                true,
-            );
+        let mut failed = self.failed();
+        failed.add(session);
+        let (count, is_away) = (failed.count, failed.are_the_engines());
+        drop(failed);
+        if is_away {
+            let last = &error.message;
+            self.begin(format!("{count} calls in a row failed, the last: {last}"), true);
         }
     }
 
@@ -187,7 +219,9 @@ impl EngineWatch {
 
     fn end(&self) {
         // One more failure is enough, until a call goes well.
-        self.failed_calls.fetch_min(FAILED_CALLS - 1, Ordering::Relaxed);
+        let mut failed = self.failed();
+        failed.count = failed.count.min(FAILED_CALLS - 1);
+        drop(failed);
         self.is_asking.store(false, Ordering::Release);
         tracing::warn!("the engine is back");
         self.outage.send_replace(None);
@@ -243,5 +277,24 @@ impl Patience {
             let message = format!("inference engine: {outage}; the call waited for it in vain");
             ApiError::new(ErrorClass::Unavailable, message).retry_after(ASK_AGAIN)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_conversation_that_the_engine_cannot_bear_does_not_make_it_away() {
+        let (one, other): (SessionId, SessionId) = ("a".parse().unwrap(), "b".parse().unwrap());
+        let mut failed = FailedCalls::default();
+        (0..100).for_each(|_| failed.add(&one));
+        assert!(!failed.are_the_engines());
+        failed.add(&other);
+        assert!(failed.are_the_engines());
+        let mut few = FailedCalls::default();
+        few.add(&one);
+        few.add(&other);
+        assert!(!few.are_the_engines());
     }
 }

@@ -7,11 +7,11 @@
 
 use crate::client::Backoff;
 use jiff::Timestamp;
-use polar_types::{ErrorClass, NodeTrouble, Outcome, SessionId, SessionReport, Side, TroubleKind};
+use polar_types::{ErrorClass, NodeTrouble, Outcome, SessionReport, Side, TaskId, TroubleKind};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// So many failures in a row, of more than one session, are the machine's.
+/// So many failures in a row, of more than one task, are the machine's.
 const TROUBLE: u32 = 3;
 /// Longest pause between sessions that are tried.
 const LONGEST_PAUSE: Duration = Duration::from_secs(120);
@@ -22,8 +22,8 @@ pub(crate) struct Brake(Mutex<Failures>);
 struct Failures {
     backoff: Backoff,
     in_a_row: u32,
-    first: Option<SessionId>,
-    /// Whether sessions beside the first are among them.
+    first: Option<TaskId>,
+    /// Whether tasks beside the first are among them.
     are_of_many: bool,
     kind: TroubleKind,
     message: String,
@@ -67,17 +67,17 @@ impl Brake {
         failures.are_of_many = false;
     }
 
-    /// A session failed for what may be this machine's fault.
-    pub(crate) fn fail(&self, session: &SessionId, kind: TroubleKind, message: &str) {
+    /// A session of a task failed for what may be this machine's fault.
+    pub(crate) fn fail(&self, task: &TaskId, kind: TroubleKind, message: &str) {
         let mut failures = self.locked();
         failures.backoff.fail();
         failures.in_a_row = failures.in_a_row.saturating_add(1);
         match &failures.first {
             None => {
-                failures.first = Some(session.clone());
+                failures.first = Some(task.clone());
                 failures.since = Timestamp::now();
             }
-            Some(first) => failures.are_of_many |= first != session,
+            Some(first) => failures.are_of_many |= first != task,
         }
         failures.kind = kind;
         message.clone_into(&mut failures.message);
@@ -138,9 +138,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_session_that_always_fails_is_no_trouble_of_the_machine() {
+    fn one_task_that_always_fails_is_no_trouble_of_the_machine() {
         let brake = Brake::new();
-        let (one, other): (SessionId, SessionId) = ("a".parse().unwrap(), "b".parse().unwrap());
+        let (one, other): (TaskId, TaskId) = ("a".parse().unwrap(), "b".parse().unwrap());
         for _ in 0..9 {
             brake.fail(&one, TroubleKind::Sandbox, "no");
         }

@@ -8,7 +8,7 @@ use crate::brake::{self, Brake};
 use crate::delivery::{Courier, Delivery};
 use crate::metrics::Ends;
 use polar_session::{AttemptFolder, Control, Ended, Progress, Removal, SessionRunner, salvage};
-use polar_types::{Lease, NodeId, SessionReport, Stage, TroubleKind};
+use polar_types::{Lease, NodeId, SessionReport, Stage, TaskId, TroubleKind};
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -60,7 +60,7 @@ impl Holder {
                 let session = &lease.session_id;
                 tracing::error!(%session, %error, "no folder for the session; check the disk");
                 let message = format!("no folder for a session could be made: {error}");
-                self.brake.fail(session, TroubleKind::Disk, &message);
+                self.brake.fail(&lease.task.task_id, TroubleKind::Disk, &message);
                 return Left::NotStarted;
             }
         };
@@ -90,7 +90,7 @@ impl Holder {
             }
         };
         self.ends.note(&report);
-        if let Some(reason) = self.judge(&report) {
+        if let Some(reason) = self.judge(&lease.task.task_id, &report) {
             removal.over().await;
             self.courier.put_away(&folder, Delivery::Needless);
             return Left::Failed(reason);
@@ -107,10 +107,10 @@ impl Holder {
     }
 
     /// Tells the brake how the session went, and why it goes back, should it.
-    fn judge(&self, report: &SessionReport) -> Option<String> {
+    fn judge(&self, task: &TaskId, report: &SessionReport) -> Option<String> {
         match brake::suspicion(&report.outcome) {
             Some((kind, message)) => {
-                self.brake.fail(&report.session_id, kind, message);
+                self.brake.fail(task, kind, message);
                 self.brake.gives_back(report).then(|| message.to_owned())
             }
             None => {

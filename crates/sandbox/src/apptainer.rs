@@ -33,6 +33,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 const CHECK: &str = "check Apptainer";
 
@@ -82,6 +83,8 @@ pub struct ApptainerProvider {
     holdings: Holdings,
     spawner: Spawner,
     images: Images,
+    /// Images that were asked for, so that each build has a name of its own.
+    builds: AtomicU64,
 }
 
 impl ApptainerProvider {
@@ -95,7 +98,14 @@ impl ApptainerProvider {
         let helper = config.helper.as_deref().and_then(|path| Program::open(path, copy).ok());
         let holdings = Holdings::new(&config.node, &config.state_dir, "apptainer");
         let images = Images::new(config.image_cache.clone());
-        Ok(ApptainerProvider { config, helper, holdings, spawner, images })
+        Ok(ApptainerProvider {
+            config,
+            helper,
+            holdings,
+            spawner,
+            images,
+            builds: AtomicU64::new(0),
+        })
     }
 
     async fn make(
@@ -224,7 +234,9 @@ impl SandboxProvider for ApptainerProvider {
     }
 
     async fn get_image(&self, image: &str) -> Result<(), SandboxError> {
-        let mark = self.holdings.mark("image");
+        let number = self.builds.fetch_add(1, Ordering::Relaxed);
+        let held = self.holdings.registry.hold(format!("image-{number}"));
+        let mark = self.holdings.mark(held.name());
         self.images.get(&self.config, self.helper_path()?, image, &mark).await.map(drop)
     }
 

@@ -9,11 +9,12 @@ use http::Uri;
 use http::uri::Authority;
 use polar_types::AllowedHost;
 use std::io;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 /// How long finding a host and connecting to it may take.
@@ -22,11 +23,16 @@ const CONNECT: Duration = Duration::from_secs(10);
 const HEAD: Duration = Duration::from_secs(30);
 /// Longest head of a request.
 const MOST_HEAD: usize = 64 << 10;
+/// Names that are looked up at a time, of all sandboxes.
+const MOST_LOOK_UPS: usize = 32;
 /// Ports of HTTP and HTTPS.
 const HTTP: u16 = 80;
 const HTTPS: u16 = 443;
-/// Where a cloud tells its machines' secrets, beside the link-local address of all of them.
-const METADATA: Ipv6Addr = Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254);
+/// Where clouds tell their machines' secrets, beside the link-local address of most of them.
+const METADATA: [IpAddr; 2] = [
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
+    IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
+];
 
 /// Hosts that may be reached until it is closed.
 #[derive(Debug, Default)]
@@ -127,14 +133,27 @@ impl Egress {
         let failed = |problem: io::Error| {
             Unreached::Failed(format!("polar: {host}:{port} was not reached: {problem}\n"))
         };
-        let found = tokio::net::lookup_host((host, port)).await.map_err(failed)?;
+        let found = look_up(host.to_owned(), port).await.map_err(failed)?;
         let (open, kept): (Vec<_>, Vec<_>) =
-            found.partition(|address| may_lead_to(*address, rule.is_address()));
+            found.into_iter().partition(|address| may_lead_to(*address, rule.is_address()));
         if let ([], [kept, ..]) = (open.as_slice(), kept.as_slice()) {
             return refused(format!("{host} leads to {}, which no sandbox may reach", kept.ip()));
         }
         TcpStream::connect(open.as_slice()).await.map_err(failed)
     }
+}
+
+/// Addresses of a host. A name that is not answered keeps its thread beyond any deadline, so that
+/// no more than a few may be on their way.
+async fn look_up(host: String, port: u16) -> io::Result<Vec<SocketAddr>> {
+    static LOOK_UPS: Semaphore = Semaphore::const_new(MOST_LOOK_UPS);
+    let place = LOOK_UPS.acquire().await.map_err(io::Error::other)?;
+    let look = move || {
+        let found = (host.as_str(), port).to_socket_addrs().map(Iterator::collect);
+        drop(place);
+        found
+    };
+    tokio::task::spawn_blocking(look).await.map_err(io::Error::other)?
 }
 
 enum Unreached {
@@ -242,12 +261,18 @@ fn is_loopback(host: &str) -> bool {
 /// Whether an address may be reached. The machine itself only where the task says the very
 /// address: a name may be made to lead there by whoever owns it.
 fn may_lead_to(address: SocketAddr, is_said: bool) -> bool {
-    match address.ip().to_canonical() {
-        ip if ip.is_unspecified() || ip.is_multicast() => false,
-        ip if ip.is_loopback() => is_said,
-        IpAddr::V4(ip) => !ip.is_link_local() && !ip.is_broadcast(),
-        IpAddr::V6(ip) => !ip.is_unicast_link_local() && ip != METADATA,
-    }
+    let ip = address.ip().to_canonical();
+    let is_link_local = match ip {
+        IpAddr::V4(ip) => ip.is_link_local() || ip.is_broadcast(),
+        IpAddr::V6(ip) => ip.is_unicast_link_local(),
+    };
+    let is_nobodys = ip.is_unspecified() || ip.is_multicast() || is_link_local;
+    !is_nobodys && !METADATA.contains(&ip) && (is_said || !is_own(ip))
+}
+
+/// Whether an address is one of this machine's: no others can be bound to.
+fn is_own(ip: IpAddr) -> bool {
+    ip.is_loopback() || UdpSocket::bind((ip, 0)).is_ok()
 }
 
 async fn refuse(
@@ -330,11 +355,18 @@ mod tests {
             "224.0.0.1",
             "255.255.255.255",
             "::ffff:169.254.169.254",
+            "100.100.100.200",
         ] {
             assert!(!may(ip, false) && !may(ip, true), "{ip}");
         }
         for ip in ["127.0.0.1", "127.8.0.1", "::1", "::ffff:127.0.0.1"] {
             assert!(!may(ip, false) && may(ip, true), "{ip}");
+        }
+        // Others of its own addresses, where it has any.
+        let route = UdpSocket::bind("0.0.0.0:0").unwrap();
+        if route.connect("192.0.2.1:9").is_ok() {
+            let own = route.local_addr().unwrap().ip().to_string();
+            assert!(!may(&own, false) && may(&own, true), "{own}");
         }
         for ip in ["93.184.216.34", "10.0.0.5", "2606:2800:220:1::1"] {
             assert!(may(ip, false), "{ip}");

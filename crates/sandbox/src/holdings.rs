@@ -74,3 +74,29 @@ impl Holdings {
         failed.map_or(Ok(removed), Err)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Child, Command};
+
+    #[tokio::test]
+    async fn promise_7_the_sweep_ends_strays_and_leaves_work_that_goes_on() {
+        let state = tempfile::tempdir().unwrap();
+        let holdings = Holdings::new("node", state.path(), "test");
+        let start = |name: &str| {
+            let mut command = Command::new("sleep");
+            command.arg("600").env(SANDBOX_MARK, holdings.mark(name)).spawn().unwrap()
+        };
+        let runs = |child: &mut Child| child.try_wait().unwrap().is_none();
+        let (mut stray, mut work) = (start("image-0"), start("image-1"));
+        let held = holdings.registry.hold("image-1".to_owned());
+
+        holdings.sweep(&HashSet::new()).await.unwrap();
+        assert!(!runs(&mut stray) && runs(&mut work));
+
+        drop(held);
+        holdings.sweep(&HashSet::new()).await.unwrap();
+        assert!(!runs(&mut work));
+    }
+}

@@ -78,6 +78,12 @@ impl Registry {
         self.live().remove(name);
     }
 
+    /// Keeps the sweep from the processes of work that is no sandbox, as long as this lives.
+    pub(crate) fn hold(&self, name: String) -> Held {
+        self.live().insert(name.clone());
+        Held { registry: self.clone(), name }
+    }
+
     /// What an earlier process left behind.
     pub(crate) fn left_behind(&self) -> std::io::Result<Vec<Entry>> {
         let files = match std::fs::read_dir(&self.folder) {
@@ -141,6 +147,25 @@ impl Registry {
 
     fn live(&self) -> MutexGuard<'_, HashSet<String>> {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A name whose processes are no strays.
+#[derive(Debug)]
+pub(crate) struct Held {
+    registry: Registry,
+    name: String,
+}
+
+impl Held {
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.registry.give_up(&self.name);
     }
 }
 

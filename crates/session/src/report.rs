@@ -122,9 +122,14 @@ fn call_failure(call: &polar_record::RecordedCall) -> Option<CallFailure> {
         return None;
     }
     let class = call.meta.extra.get("error_class").and_then(|class| class.as_str());
+    // Broken off with the session, which says nothing of the engine.
+    if class == Some("cancelled") {
+        return None;
+    }
     Some(CallFailure {
         message: call.meta.error.clone().unwrap_or_else(|| "no reason given".to_owned()),
         refused: matches!(class, Some("invalid" | "too_large" | "context_overflow")),
+        outage: class == Some("unavailable"),
     })
 }
 

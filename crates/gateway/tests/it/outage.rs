@@ -145,24 +145,25 @@ async fn an_engine_is_asked_whether_it_is_there() {
     asking.abort();
 }
 
-/// An engine may say that it is well and fail every call. One call that fails is the harness's.
+/// An engine may say that it is well and fail every call. One call that fails is the harness's,
+/// and so are all that fail of one session.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_engine_that_fails_call_after_call_is_away() {
     let (rig, simulator) = before_simulator(GatewayConfig::default()).await;
-    let session = rig.open("s");
+    let (alone, session) = (rig.open("alone"), rig.open("s"));
     let fails = "name: down\nrules: [{name: all, fault: status=503}]\ndefault: {text: x}\n";
     simulator.set_policy(polar_simulator::Policy::from_yaml(fails).unwrap());
     let (path, body) = dialects(false).into_iter().next().unwrap();
-    for call in 1..8 {
-        let sent = rig.post(path, session.secret(), &body).send();
+    for call in 1..20 {
+        let sent = rig.post(path, alone.secret(), &body).send();
         assert_eq!(within("the failure", sent).await.unwrap().status(), 503, "call {call}");
         assert_eq!(rig.gateway.engine_watch().outage(), None, "call {call}");
     }
     let call = tokio::spawn(rig.post(path, session.secret(), &body).send());
     held(&session, 1).await;
     let outage = rig.gateway.engine_watch().outage().unwrap();
-    assert!(outage.reason.contains("8 calls in a row failed"), "{outage}");
-    assert_eq!(rig.gateway.engine_watch().errors(), 8);
+    assert!(outage.reason.contains("20 calls in a row failed"), "{outage}");
+    assert_eq!(rig.gateway.engine_watch().errors(), 20);
     simulator
         .set_policy(polar_simulator::Policy::from_yaml("name: up\ndefault: {text: x}\n").unwrap());
     assert_eq!(within("the reply", call).await.unwrap().unwrap().status(), 200);

@@ -156,7 +156,7 @@ impl Attempt {
         Ok(())
     }
 
-    /// A verdict comes back where the sandbox has no room for the work.
+    /// A verdict comes back where the sandbox has no room for the work, or no place.
     async fn unpack(&self, packed: &Packed) -> Result<Result<(), Verdict>, Stop> {
         let Some(sandbox) = self.grader.as_deref() else { return Ok(Ok(())) };
         self.waits(Stage::Grade, "the work in the grader's sandbox");
@@ -173,7 +173,7 @@ impl Attempt {
             let argv = ["sh", "-c", UNPACK, "sh", folder].map(str::to_owned).to_vec();
             if let Err(said) = self.carry(sandbox, argv, archive).await? {
                 let why = format!("the work could not be unpacked in the grader's sandbox: {said}");
-                return match said.contains(NO_ROOM) {
+                return match is_the_works(&said) {
                     true => Ok(Err(Verdict::zero(why))),
                     false => Err(sandbox_failure(why)),
                 };
@@ -206,6 +206,13 @@ impl Attempt {
             ExecEnd::TimedOut => Ok(Err("it took longer than budgets.prepare_seconds".to_owned())),
         }
     }
+}
+
+/// Whether the work itself is why it could not be unpacked, so that another try ends the same.
+fn is_the_works(said: &str) -> bool {
+    // As when a folder of which files are excluded has become a file.
+    let in_the_way = ["Is a directory", "Not a directory", "File exists", "File name too long"];
+    said.contains(NO_ROOM) || in_the_way.iter().any(|words| said.contains(words))
 }
 
 fn may_be_tried_again(stop: &Stop) -> bool {

@@ -37,6 +37,8 @@ pub struct CallFailure {
     pub message: String,
     /// Whether the request was at fault: too long, malformed. Otherwise the engine was.
     pub refused: bool,
+    /// The engine was not there, or failed by its own word; otherwise it gave no whole reply.
+    pub outage: bool,
 }
 
 /// What an outage of the engine did to a run.
@@ -83,7 +85,7 @@ pub fn judge(adapter: &HarnessAdapter, evidence: RunEvidence<'_>) -> Outcome {
         ),
         Some(call) => (
             Side::Engine,
-            ErrorClass::Unavailable,
+            if call.outage { ErrorClass::Unavailable } else { ErrorClass::Internal },
             format!("{failure}, after the engine failed its last call: {}", call.message),
         ),
         None => {

@@ -121,6 +121,27 @@ async fn files_that_are_named_cross_whole_and_within_the_limit() {
     }
 }
 
+/// Work that has no place among what the grader has is the agent's doing, however often it is
+/// brought there.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_folder_that_became_a_file_costs_the_reward_and_no_attempt() {
+    let ground = Ground::new().await;
+    let (report, _) = ground
+        .run(json!({
+            "harness": shell("rm -r tests; echo > tests"),
+            "runtime": {"type": "local", "prepare": [
+                {"type": "write_file", "path": "tests/test_a.py", "content": "assert True"},
+            ]},
+            "evaluator": {"type": "command", "command": "true"},
+            "grading": {"exclude": ["tests/*"]},
+        }))
+        .await;
+    assert_eq!((&report.outcome, report.reward), (&Outcome::Completed, Some(0.0)), "{report:?}");
+    let note = report.grade_note.unwrap();
+    assert!(note.contains("could not be unpacked") && note.contains("tests"), "{note}");
+    ground.is_free().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn tests_count_by_their_results() {
     let ground = Ground::new().await;
