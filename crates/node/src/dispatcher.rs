@@ -75,8 +75,24 @@ impl Held {
         self.goes_back || !self.is_given_up()
     }
 
+    /// How far it is, as a copy: who looks twice while a writer waits would wait for itself.
+    fn progress(&self) -> Progress {
+        self.progress.borrow().clone()
+    }
+
     fn stage(&self) -> Stage {
-        self.progress.borrow().stage.unwrap_or(Stage::Prepare)
+        self.progress().stage.unwrap_or(Stage::Prepare)
+    }
+
+    fn shown(&self, (session_id, epoch): &Key) -> HeldSession {
+        let progress = self.progress();
+        HeldSession {
+            session_id: session_id.clone(),
+            epoch: *epoch,
+            stage: progress.stage.unwrap_or(Stage::Prepare),
+            waiting_for: progress.waiting_for(),
+            waits_for_engine: progress.waits_for_engine(),
+        }
     }
 }
 
@@ -393,7 +409,7 @@ impl Dispatcher {
         let renewed = self.held.iter().filter(|(_, held)| held.is_renewed());
         let items: Vec<_> = renewed
             .map(|((session_id, epoch), held)| {
-                let progress = held.progress.borrow();
+                let progress = held.progress();
                 RenewItem {
                     session_id: session_id.clone(),
                     epoch: *epoch,
@@ -468,7 +484,7 @@ impl Dispatcher {
     /// What keeps it from beginning sessions.
     fn troubles(&self) -> Vec<NodeTrouble> {
         let outage = self.engine.borrow().clone();
-        let waiting = self.held.values().filter(|held| held.progress.borrow().waits_for_engine());
+        let waiting = self.held.values().filter(|held| held.progress().waits_for_engine());
         let engine = outage.map(|outage| NodeTrouble {
             kind: TroubleKind::Engine,
             message: outage.reason,
@@ -479,17 +495,7 @@ impl Dispatcher {
     }
 
     fn show(&self) {
-        let mut sessions: Vec<_> = self
-            .held
-            .iter()
-            .map(|((session_id, epoch), held)| HeldSession {
-                session_id: session_id.clone(),
-                epoch: *epoch,
-                stage: held.stage(),
-                waiting_for: held.progress.borrow().waiting_for(),
-                waits_for_engine: held.progress.borrow().waits_for_engine(),
-            })
-            .collect();
+        let mut sessions: Vec<_> = self.held.iter().map(|(key, held)| held.shown(key)).collect();
         sessions.sort_by(|a, b| (&a.session_id, a.epoch).cmp(&(&b.session_id, b.epoch)));
         self.troubles.send_replace(self.troubles());
         self.shown.send_if_modified(|shown| {
@@ -551,5 +557,36 @@ async fn drained(draining: &mut watch::Receiver<Option<Duration>>, drains: bool)
     match draining.wait_for(Option::is_some).await {
         Ok(grace) => grace.unwrap_or_default(),
         Err(_) => Duration::ZERO,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    #[test]
+    fn who_shows_a_session_does_not_wait_for_who_changes_it() {
+        let (progress, seen) = watch::channel(Progress::default());
+        let held =
+            Held { control: watch::channel(Control::Go).0, progress: seen, goes_back: false };
+        let key: Key = ("a".parse().unwrap(), Epoch(1));
+        let (done, is_done) = mpsc::channel();
+        let changed = done.clone();
+        std::thread::spawn(move || {
+            for _ in 0..50_000 {
+                progress.send_replace(Progress::in_stage(Stage::Run, "its agent"));
+            }
+            let _ = changed.send(());
+        });
+        std::thread::spawn(move || {
+            for _ in 0..50_000 {
+                held.shown(&key);
+            }
+            let _ = done.send(());
+        });
+        for _ in 0..2 {
+            is_done.recv_timeout(Duration::from_secs(60)).expect("both wait for each other");
+        }
     }
 }

@@ -71,8 +71,13 @@ impl Egress {
         let proxy = format!("http://127.0.0.1:{port}");
         let names = ["HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy"];
         let mut all: Vec<_> = names.map(|name| (name.to_owned(), proxy.clone())).into();
+        // The sandbox's own loopback needs none, unless the node's is meant by it.
+        let past = match self.hosts.iter().any(AllowedHost::is_loopback) {
+            true => format!("127.0.0.1:{port}"),
+            false => "127.0.0.1,localhost,::1".to_owned(),
+        };
         for name in ["NO_PROXY", "no_proxy"] {
-            all.push((name.to_owned(), "127.0.0.1,localhost,::1".to_owned()));
+            all.push((name.to_owned(), past.clone()));
         }
         // Node's own client looks for the others only then.
         all.push(("NODE_USE_ENV_PROXY".to_owned(), "1".to_owned()));
@@ -137,7 +142,8 @@ impl Egress {
         let (open, kept): (Vec<_>, Vec<_>) =
             found.into_iter().partition(|address| may_lead_to(*address, rule.is_address()));
         if let ([], [kept, ..]) = (open.as_slice(), kept.as_slice()) {
-            return refused(format!("{host} leads to {}, which no sandbox may reach", kept.ip()));
+            let ip = kept.ip();
+            return refused(format!("{host} leads to {ip}, where no name may lead a sandbox"));
         }
         TcpStream::connect(open.as_slice()).await.map_err(failed)
     }
@@ -377,7 +383,7 @@ mod tests {
     async fn a_name_that_leads_to_the_machine_itself_is_refused() {
         let egress = Egress::to(vec!["localhost:9".parse().unwrap()]);
         let Err(Unreached::Refused(why)) = egress.reach("localhost", 9).await else { panic!() };
-        assert!(why.contains("which no sandbox may reach"), "{why}");
+        assert!(why.contains("where no name may lead a sandbox"), "{why}");
         let Err(Unreached::Refused(why)) = egress.reach("localhost", 10).await else { panic!() };
         assert!(why.contains("may not reach localhost:10") && why.contains("localhost:9"), "{why}");
         egress.close();

@@ -271,7 +271,11 @@ fn mend(value: &mut Value, steps: &[Step], stand_in: Option<Value>) -> bool {
         (Some(Value::Object(fields)), Step::Key(key), Some(stand_in)) => {
             fields.insert(key.clone(), stand_in).is_none()
         }
-        (Some(Value::Object(fields)), Step::Key(key), None) => fields.remove(key).is_some(),
+        (Some(Value::Object(fields)), Step::Key(key), None) => {
+            let before = fields.len();
+            fields.retain(|name, _| name != key);
+            fields.len() < before
+        }
         (Some(Value::Array(items)), Step::Index(index), None) if *index < items.len() => {
             items.remove(*index);
             true

@@ -94,7 +94,8 @@ impl<R: Fn(&Value) -> Complaint> Search<'_, R> {
             return false;
         }
         match (self.node(at), step) {
-            (Some(Value::Object(fields)), Step::Key(key)) => drop(fields.remove(key)),
+            // The others keep their order, by which the first wrong one is told.
+            (Some(Value::Object(fields)), Step::Key(key)) => fields.retain(|name, _| name != key),
             (Some(Value::Array(items)), Step::Index(index)) => drop(items.remove(*index)),
             _ => return false,
         }
@@ -116,7 +117,7 @@ impl<R: Fn(&Value) -> Complaint> Search<'_, R> {
                     .is_some_and(|(_, said)| said.starts_with(&format!("unknown field `{field}`")));
                 let changed = said != self.complaint && !is_no_field;
                 if let Value::Object(fields) = self.node(at)? {
-                    fields.remove(field);
+                    fields.retain(|name, _| name != field);
                 }
                 if changed {
                     return Some(at.to_vec());

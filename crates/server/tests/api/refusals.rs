@@ -142,6 +142,27 @@ async fn a_bad_task_is_told_every_wrong_field() {
             ],
         ),
         (
+            json!({ "harness": shell,
+                "evaluator": { "type": "tests", "command": "x", "format": "pytst",
+                    "fail_to_pass": [1] },
+                "runtime": { "prepare": [{ "type": "write_file", "path": "a", "content": "x",
+                    "executable": "yes", "encoding": "utf-8" }] },
+            }),
+            vec![
+                "evaluator.format: must be one of `pytest`, `junit`, `cargo`, `go`, `tap`",
+                "evaluator.fail_to_pass[0]: must be a string, not integer `1`",
+                "runtime.prepare[0].executable: must be a boolean, not string \"yes\"",
+                "runtime.prepare[0].encoding: must be `utf8` or `base64`, not `utf-8`",
+            ],
+        ),
+        (
+            json!({ "harness": shell, "runtime": { "allowed_hosts": ["localhost:80", "a b"] } }),
+            vec![
+                "runtime.allowed_hosts[0]: no name leads a sandbox to the node itself; say the",
+                "runtime.allowed_hosts[1]: \"a b\" is no host",
+            ],
+        ),
+        (
             json!({ "harness": shell, "evaluator": { "type": "weighted_sum", "of": [
                 { "weight": 1, "evaluator": { "type": "command", "command": "true" } },
                 { "weight": "1", "evaluator": { "type": "all", "of": [

@@ -33,6 +33,16 @@ impl AllowedHost {
     pub fn is_address(&self) -> bool {
         matches!(self.host, Pattern::Address(_))
     }
+
+    /// Whether it is an address of the machine's own loopback.
+    pub fn is_loopback(&self) -> bool {
+        matches!(self.host, Pattern::Address(address) if address.is_loopback())
+    }
+
+    /// Whether it is the name that leads to the machine itself.
+    pub fn is_localhost(&self) -> bool {
+        matches!(&self.host, Pattern::Name(name) if name == "localhost")
+    }
 }
 
 impl Pattern {

@@ -344,8 +344,14 @@ impl RuntimeSpec {
             problem(field, &what, r#"{"type": "docker", "image": "debian:12"}"#);
         }
         for (index, host) in self.allowed_hosts.iter().enumerate() {
-            if let Err(refused) = host.parse::<AllowedHost>() {
-                problem(&format!("allowed_hosts[{index}]"), &refused.to_string(), r#""pypi.org""#);
+            let field = format!("allowed_hosts[{index}]");
+            match host.parse::<AllowedHost>() {
+                Err(refused) => problem(&field, &refused.to_string(), r#""pypi.org""#),
+                Ok(host) if host.is_localhost() => {
+                    let what = "no name leads a sandbox to the node itself; say the address";
+                    problem(&field, what, r#""127.0.0.1:8080""#);
+                }
+                Ok(_) => {}
             }
         }
         if self.network == Network::Open && !self.allowed_hosts.is_empty() {
