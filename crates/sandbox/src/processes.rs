@@ -14,6 +14,8 @@ pub(crate) const SANDBOX_MARK: &str = "POLAR_SANDBOX";
 /// Variable that names the command a process belongs to.
 pub(crate) const EXEC_MARK: &str = "POLAR_EXEC";
 
+/// The kernel's flag of a process on its way out.
+const EXITING: u64 = 0x4;
 /// How long killed processes may take to be gone.
 const LONGEST_END: Duration = Duration::from_secs(20);
 /// Between two looks at `/proc`.
@@ -90,6 +92,17 @@ pub(crate) fn depth(pid: Pid) -> usize {
     numbers(pid).len()
 }
 
+/// Whether it still runs something: one that only waits to be reaped does not.
+pub(crate) fn is_there(pid: Pid) -> bool {
+    state(pid).is_some()
+}
+
+/// Whether it is gone or on its way. The first process of a namespace takes all others with it
+/// before it is gone, and whoever is to reap it may be slow.
+pub(crate) fn is_ending(pid: Pid) -> bool {
+    state(pid).is_none_or(|state| state.exiting)
+}
+
 /// Its numbers in each namespace that it is in; none when it is gone.
 fn numbers(pid: Pid) -> Vec<String> {
     let status = read_to_string(folder(pid).join("status")).unwrap_or_default();
@@ -128,6 +141,7 @@ pub(crate) fn group(leader: Pid) -> HashSet<Pid> {
 struct State {
     parent: Option<Pid>,
     group: Option<Pid>,
+    exiting: bool,
 }
 
 /// None for processes that are gone, which includes those only waiting to be reaped.
@@ -139,7 +153,10 @@ fn state(pid: Pid) -> Option<State> {
         return None;
     }
     let mut pid = || Pid::from_raw(fields.next()?.parse().ok()?);
-    Some(State { parent: pid(), group: pid() })
+    let (parent, group) = (pid(), pid());
+    // Behind its session, its terminal and the terminal's group.
+    let flags: Option<u64> = fields.nth(3).and_then(|flags| flags.parse().ok());
+    Some(State { parent, group, exiting: flags.is_some_and(|flags| flags & EXITING != 0) })
 }
 
 fn pids(list: &str) -> Vec<Pid> {
@@ -155,4 +172,26 @@ fn all() -> Vec<Pid> {
 
 fn folder(pid: Pid) -> std::path::PathBuf {
     Path::new("/proc").join(pid.as_raw_nonzero().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    #[test]
+    fn process_that_nobody_reaps_is_ending() {
+        let mut child = Command::new("sleep").arg("600").spawn().unwrap();
+        let pid = Pid::from_raw(child.id().try_into().unwrap()).unwrap();
+        assert!(is_there(pid) && !is_ending(pid));
+        child.kill().unwrap();
+        let deadline = Instant::now() + LONGEST_END;
+        while !is_ending(pid) {
+            assert!(Instant::now() < deadline, "it lives on");
+            std::thread::yield_now();
+        }
+        assert!(folder(pid).exists());
+        child.wait().unwrap();
+        assert!(is_ending(pid) && !is_there(pid));
+    }
 }

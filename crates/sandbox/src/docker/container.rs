@@ -8,15 +8,16 @@ use super::{DockerConfig, NODE_LABEL, OWNER_LABEL, SANDBOX_LABEL};
 use crate::bridge::{Bridge, Way};
 use crate::cgroups::Found;
 use crate::limits::not_here;
-use crate::{SandboxError, SandboxSpec};
+use crate::{SandboxError, SandboxSpec, processes};
 use bollard::models::{
     ContainerCreateBody, DeviceRequest, HostConfig, HostConfigLogConfig, Mount, MountType,
     ResourcesUlimits, RestartPolicy, RestartPolicyNameEnum,
 };
 use futures_util::StreamExt;
 use polar_types::Network;
+use rustix::process::Pid;
 use std::collections::{HashMap, HashSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -44,7 +45,7 @@ const LOOK: &str = r#"
 /// Why Podman leaves limits out.
 const WITHOUT_CGROUPS: &str = "Podman without root makes cgroups only with their version 2, \
      delegated to its user as by a login with systemd; docker holds to it anywhere";
-/// How long a container whose processes were killed may take to be gone itself.
+/// How long the first process of a container whose others were killed may live on.
 const DEATH: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(20);
 /// How long looking around may take.
@@ -150,15 +151,17 @@ impl Container {
         self.state.lock().await.group.memory_kills()
     }
 
-    /// Whether its first process is gone although nobody here ended it. Commands die before it.
+    /// Whether its first process ends or is gone although nobody here ended it. Whoever kills
+    /// processes one by one may come to it last.
     pub(super) async fn was_killed(&self) -> bool {
-        let first = PathBuf::from(format!("/proc/{}", self.state.lock().await.first));
-        let gone = async {
-            while first.exists() {
+        let first = self.state.lock().await.first;
+        let Some(first) = i32::try_from(first).ok().and_then(Pid::from_raw) else { return true };
+        let ending = async {
+            while !processes::is_ending(first) {
                 tokio::time::sleep(PAUSE).await;
             }
         };
-        timeout(DEATH, gone).await.is_ok()
+        timeout(DEATH, ending).await.is_ok()
     }
 
     /// Ends everything that commands may have left, whether others run or not.

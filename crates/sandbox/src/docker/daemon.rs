@@ -2,7 +2,7 @@
 //! mean for whoever reads them.
 
 use super::engine::ContainerEngine;
-use crate::SandboxError;
+use crate::{SandboxError, processes};
 use bollard::container::LogOutput;
 use bollard::errors::Error;
 use bollard::exec::{StartExecOptions, StartExecResults};
@@ -15,6 +15,7 @@ use bollard::query_parameters::{
 use bollard::{API_DEFAULT_VERSION, Docker};
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
+use rustix::process::Pid;
 use std::collections::{HashMap, HashSet};
 use std::future::Future;
 use std::io::ErrorKind;
@@ -198,17 +199,12 @@ impl Daemon {
     }
 
     /// The process of a command, as numbered on this machine, if it still lives.
-    pub(super) async fn living_process(&self, exec: &str) -> Result<Option<u32>, SandboxError> {
+    pub(super) async fn living_process(&self, exec: &str) -> Result<Option<Pid>, SandboxError> {
         let action = "look at command";
         let client = self.client(action).await?;
         let found = self.ask(action, client.inspect_exec(exec)).await?;
-        let pid = found.pid.and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid > 0);
-        Ok(pid.filter(|pid| {
-            // Behind the name, which may hold anything.
-            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-            let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
-            state.is_some_and(|state| !matches!(state, 'Z' | 'X'))
-        }))
+        let pid = found.pid.and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
+        Ok(pid.filter(|pid| processes::is_there(*pid)))
     }
 
     /// Unpacks an archive at the root, as root.

@@ -96,19 +96,24 @@ impl DockerSandbox {
         let mut files = Files::create(&exec.stdout, &exec.stderr, exec.output_limit).await?;
         let kills = self.container.memory_kills().await;
         let (ended, words) = tokio::select! {
-            ended = self.follow(&id, &mut output, &mut files) => (Some(ended?), None),
+            ended = self.follow(&id, &mut output, &mut files) => (Some(ended), None),
             () = feed => (None, None),
             () = tokio::time::sleep_until(deadline) => (None, None),
-            limit = self.full() => (Some(KILLED), Some(storage::words(limit))),
+            limit = self.full() => (Some(Ok(KILLED)), Some(storage::words(limit))),
         };
         let killed = self.container.memory_kills().await.saturating_sub(kills);
-        if ended == Some(KILLED)
-            && killed == 0
-            && words.is_none()
-            && self.container.was_killed().await
+        // The daemon forgets the commands of a container that has ended.
+        let no_end_of_its_own = matches!(ended, Some(Ok(KILLED) | Err(_)));
+        if no_end_of_its_own && killed == 0 && words.is_none() && self.container.was_killed().await
         {
+            // It is there again for the next command, which the daemon, late to learn of the
+            // end, may otherwise send into what is gone.
+            if let Err(problem) = command.kill().await {
+                tracing::warn!(%problem, "the next command tries again");
+            }
             return Err(SandboxError::retryable("run command", KILLED_FROM_OUTSIDE));
         }
+        let ended = ended.transpose()?;
         let code = match ended {
             Some(code) if words.is_none() => command.end().await.map(|()| ExecEnd::Exited(code)),
             Some(code) => command.kill().await.map(|()| ExecEnd::Exited(code)),
