@@ -201,6 +201,7 @@ fn tell_of(report: &mut SessionReport, rebuilt: &Rebuilt) {
     report.traces = count(rebuilt.trajectory.lineages());
     report.sizes.clone_from(&rebuilt.trajectory.sizes);
     report.tokens.clone_from(&rebuilt.trajectory.tokens);
+    report.weight_versions = rebuilt.trajectory.weight_versions();
     report.forks.clone_from(&rebuilt.trajectory.forks);
     report.roles.clone_from(&rebuilt.trajectory.roles);
     report.translation.clone_from(&rebuilt.trajectory.translation);
@@ -251,6 +252,7 @@ fn bare_report(facts: &Facts, outcome: Outcome) -> SessionReport {
         calls: 0,
         traces: 0,
         tokens: polar_types::TokenCounts::default(),
+        weight_versions: Vec::new(),
         sizes: None,
         forks: std::collections::BTreeMap::default(),
         roles: Default::default(),

@@ -12,6 +12,7 @@
 //! What it must not do: read a clock (the caller passes the time), talk to a network, or
 //! keep bulk data (that is the blob store's).
 
+mod batches;
 mod error;
 mod filesystem;
 mod memory;
@@ -30,9 +31,9 @@ pub use sqlite::SqliteStore;
 use async_trait::async_trait;
 use jiff::Timestamp;
 use polar_types::{
-    Event, EventKind, EventPage, Lease, NodeInfo, NodeSeen, ReleaseRequest, RenewRequest,
-    RenewResponse, ResultAck, SessionId, SessionInfo, SessionReport, SessionStatus, TaskId,
-    TaskInfo, TaskPage, TaskSpec, TaskStatus,
+    Batch, BatchAnswer, BatchRequest, Event, EventKind, EventPage, Lease, NodeInfo, NodeSeen,
+    QueueInfo, QueueName, ReleaseRequest, RenewRequest, RenewResponse, ResultAck, SessionId,
+    SessionInfo, SessionReport, SessionStatus, TaskId, TaskInfo, TaskPage, TaskSpec, TaskStatus,
 };
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -132,6 +133,24 @@ pub trait TaskStore: Send + Sync + 'static {
         callback_id: &str,
         result: CallbackResult,
     ) -> Result<(), StoreError>;
+
+    /// The batch after the trainer's cursor: as it was given before, or made of what is ready when
+    /// that is `enough` groups. Which are left out is kept either way.
+    async fn next_batch(
+        &self,
+        request: &BatchRequest,
+        enough: u32,
+        now: Timestamp,
+    ) -> Result<BatchAnswer, StoreError>;
+
+    /// A batch that was made before, as it is now.
+    async fn batch(&self, queue: &QueueName, number: u64) -> Result<Batch, StoreError>;
+
+    /// Where a queue stands; one that nobody has named is empty.
+    async fn queue(&self, queue: &QueueName) -> Result<QueueInfo, StoreError>;
+
+    /// All queues, by name.
+    async fn queues(&self) -> Result<Vec<QueueInfo>, StoreError>;
 
     /// Tells of new events, of new work and of cancelled sessions.
     fn signals(&self) -> &Signals;

@@ -83,12 +83,14 @@ pub(crate) struct End {
     pub(crate) outcome: Outcome,
     pub(crate) reason: EndReason,
     pub(crate) reward: Option<f64>,
+    /// Whether a trainer can use it.
+    pub(crate) usable: bool,
 }
 
 impl End {
     /// One that no node reported.
     pub(crate) fn of(outcome: Outcome) -> Self {
-        Self { reason: EndReason::of(&outcome, false), outcome, reward: None }
+        Self { reason: EndReason::of(&outcome, false), outcome, reward: None, usable: false }
     }
 
     /// One that a node reported. What was lost has no reward, whatever the node says.
@@ -96,7 +98,8 @@ impl End {
         let outcome = report.outcome.clone();
         let is_lost = EndReason::of(&outcome, false).is_infrastructure();
         let reason = EndReason::of(&outcome, report.grade_error.is_some());
-        Self { outcome, reason, reward: report.reward.filter(|_| !is_lost) }
+        let reward = report.reward.filter(|_| !is_lost);
+        Self { outcome, reason, reward, usable: report.is_usable() }
     }
 }
 
@@ -256,7 +259,7 @@ pub(crate) fn session_requeued(attempt: u32, node: &str, because: &str) -> Value
 }
 
 pub(crate) fn session_ended(end: &End, attempt: u32, node: Option<&str>) -> Value {
-    let End { outcome, reason, reward } = end;
+    let End { outcome, reason, reward, usable: _ } = end;
     let (status, reason) = (outcome.status().as_str(), reason.as_str());
     let mut data = json!({ "status": status, "reason": reason, "attempt": attempt });
     if let Value::Object(fields) = &mut data {

@@ -104,6 +104,19 @@ id!(
     "node id"
 );
 
+id!(
+    /// A sequence of batches for one trainer.
+    QueueName,
+    "queue name"
+);
+
+impl Default for QueueName {
+    /// The queue of tasks that name none.
+    fn default() -> Self {
+        Self("default".to_owned())
+    }
+}
+
 impl SessionId {
     /// The session that runs sample `index` of `task`: `<task>-s<index>`. A task id
     /// near the length limit is cut, so that the result is always valid.

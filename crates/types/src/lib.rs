@@ -3,6 +3,7 @@
 //! Every other crate speaks these. Nothing here does IO, reads a clock or knows a
 //! transport; the JSON shapes are the public ones of the HTTP API and of the SDKs.
 
+pub mod batch;
 pub mod demand;
 mod error;
 pub mod event;
@@ -19,12 +20,16 @@ pub mod trace;
 pub mod training_sizes;
 pub mod translation;
 
+pub use batch::{
+    Batch, BatchAnswer, BatchGroup, BatchRequest, BatchSession, EarlyStop, EarlyStopInfo,
+    EqualRewards, LeftOut, QueueInfo, QueueList,
+};
 pub use demand::Demand;
 pub use error::{ErrorClass, FieldProblem, Side};
 pub use event::{Event, EventKind, EventPage};
 pub use grade::{GradeInfo, HackLabel, HackPattern, TestCounts};
 pub use history::HistoryPolicy;
-pub use id::{CallId, Epoch, GroupId, NodeId, SessionId, TaskId};
+pub use id::{CallId, Epoch, GroupId, NodeId, QueueName, SessionId, TaskId};
 pub use node::{
     CancelCount, CancelWatch, Lease, LeaseRequest, LeaseResponse, NodeInfo, NodeList, NodeSeen,
     NodeTrouble, ReleaseItem, ReleaseRequest, ReleaseResponse, RenewItem, RenewRequest,

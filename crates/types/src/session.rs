@@ -345,6 +345,9 @@ pub struct SessionReport {
     pub traces: u32,
     /// Where every sampled token went.
     pub tokens: TokenCounts,
+    /// Weight versions that sampled its trained tokens, in the order of their first one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub weight_versions: Vec<String>,
     /// What a trainer has to run in each layout; absent where nothing was built, and in reports
     /// of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -363,6 +366,17 @@ pub struct SessionReport {
     /// Files uploaded beforehand.
     #[serde(default)]
     pub artifacts: Vec<Artifact>,
+}
+
+impl SessionReport {
+    /// Whether there is something to train on, with a reward if one was asked for, and the end
+    /// says something of the agent's work.
+    pub fn is_usable(&self) -> bool {
+        let reason = EndReason::of(&self.outcome, self.grade_error.is_some());
+        let is_no_end = matches!(reason, EndReason::Cancelled | EndReason::GraderFailure);
+        let is_judged = !reason.is_infrastructure() && !is_no_end && self.grade_error.is_none();
+        is_judged && self.tokens.trained > 0
+    }
 }
 
 /// One attempt as the API shows it.

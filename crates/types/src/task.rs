@@ -28,7 +28,10 @@ pub use spec::{
     RuntimeSpec, TrajectoryStrategy,
 };
 
-use crate::{CallRole, CallbackState, FieldProblem, GroupId, HistoryPolicy, SamplingPins, TaskId};
+use crate::{
+    CallRole, CallbackState, EarlyStop, FieldProblem, GroupId, HistoryPolicy, QueueName,
+    SamplingPins, TaskId,
+};
 use serde::{Deserialize, Serialize, de};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -90,6 +93,12 @@ pub struct TaskRequest {
     /// many sessions at a time as one of weight 1.
     #[serde(default = "one", deserialize_with = "counted")]
     pub weight: u32,
+    /// Queue that a trainer pulls its batches from.
+    #[serde(default)]
+    pub queue: QueueName,
+    /// When the group has enough, so that its other sessions are cancelled; never when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub early_stop: Option<EarlyStop>,
     /// URL told about each ended session: a string or an object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<written::CallbackOrWord>)]
@@ -197,6 +206,17 @@ impl TaskRequest {
                 "1",
             ));
         }
+        let enough = 1..=self.num_samples;
+        if let Some(stop) = self.early_stop.filter(|stop| !enough.contains(&stop.usable)) {
+            problems.push(FieldProblem::new(
+                "early_stop.usable",
+                format!(
+                    "must be between 1 and `num_samples`, {}, not {}",
+                    self.num_samples, stop.usable
+                ),
+                r#"{"usable": 6}"#,
+            ));
+        }
         if self.instruction.trim().is_empty() && self.harness.command.is_none() {
             problems.push(FieldProblem::new(
                 "instruction",
@@ -225,6 +245,8 @@ impl TaskRequest {
             max_attempts: self.max_attempts,
             priority: self.priority,
             weight: self.weight,
+            queue: self.queue,
+            early_stop: self.early_stop,
             callback: self.callback,
             metadata: self.metadata,
         })
@@ -270,6 +292,12 @@ pub struct TaskSpec {
     /// Share of the places beside other tasks of the same priority.
     #[serde(default = "one")]
     pub weight: u32,
+    /// Queue that a trainer pulls its batches from.
+    #[serde(default)]
+    pub queue: QueueName,
+    /// When the group has enough.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub early_stop: Option<EarlyStop>,
     /// URL told about each ended session. The secret is never shown again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub callback: Option<Callback>,

@@ -259,6 +259,20 @@ pub struct Trajectory {
 }
 
 impl Trajectory {
+    /// Weight versions that sampled its trained tokens, in the order of their first one.
+    pub fn weight_versions(&self) -> Vec<String> {
+        let of_traces = self.traces.iter().flat_map(|trace| &trace.weight_versions);
+        let of_tree = self.tree.iter().flat_map(|tree| &tree.nodes);
+        let of_tree = of_tree.flat_map(|node| &node.weight_versions);
+        let mut versions: Vec<String> = Vec::new();
+        for version in of_traces.chain(of_tree).filter_map(|span| span.version.as_ref()) {
+            if !versions.contains(version) {
+                versions.push(version.clone());
+            }
+        }
+        versions
+    }
+
     /// Traces, or lineages of the tree.
     pub fn lineages(&self) -> usize {
         self.tree.as_ref().map_or(self.traces.len(), |tree| tree.lineages.len())

@@ -1,6 +1,7 @@
 //! The routes, by who may call them.
 
 mod about;
+mod batches;
 mod blobs;
 mod events;
 mod nodes;
@@ -29,6 +30,10 @@ pub(crate) fn control() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(sessions::trajectory))
         .routes(routes!(sessions::calls))
         .routes(routes!(sessions::logs))
+        .routes(routes!(batches::next))
+        .routes(routes!(batches::get))
+        .routes(routes!(batches::trajectories))
+        .routes(routes!(batches::queues))
         .routes(routes!(events::read))
         .routes(routes!(nodes::list))
         .routes(routes!(about::metrics))

@@ -30,6 +30,16 @@ pub(crate) struct TrajectoryParams {
     status: Option<String>,
 }
 
+/// How.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct FormatParams {
+    /// `json` for an array, `jsonl` for one per line. `Accept: application/jsonl` says the
+    /// same.
+    #[param(inline)]
+    pub(crate) format: Option<Format>,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Format {
@@ -38,7 +48,7 @@ pub(crate) enum Format {
 }
 
 impl Format {
-    fn asked(params: Option<Self>, headers: &HeaderMap) -> Self {
+    pub(crate) fn asked(params: Option<Self>, headers: &HeaderMap) -> Self {
         let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok());
         let lines = ["application/jsonl", "application/x-ndjson", "application/x-jsonlines"];
         match (params, accept) {
@@ -48,7 +58,7 @@ impl Format {
         }
     }
 
-    fn content_type(self) -> &'static str {
+    pub(crate) fn content_type(self) -> &'static str {
         match self {
             Self::Json => "application/json",
             Self::Jsonl => "application/jsonl",
@@ -111,7 +121,7 @@ fn trajectory_of(session: &SessionInfo) -> Result<Option<BlobHash>, BlobError> {
 }
 
 /// The blobs with what belongs between them. Memory does not grow with their number or size.
-fn joined(
+pub(crate) fn joined(
     blobs: BlobStore,
     hashes: Vec<BlobHash>,
     format: Format,

@@ -7,6 +7,7 @@
 )]
 
 mod access;
+mod batches;
 mod blobs;
 mod callbacks;
 mod crash;

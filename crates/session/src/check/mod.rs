@@ -292,6 +292,8 @@ fn task(options: &CheckOptions) -> Result<TaskSpec, CheckError> {
         max_attempts: 1,
         priority: 0,
         weight: 1,
+        queue: Default::default(),
+        early_stop: None,
         callback: None,
         metadata: serde_json::Map::new(),
     };

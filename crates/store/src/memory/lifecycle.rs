@@ -49,6 +49,7 @@ impl State {
                 available_at: None,
                 outcome: None,
                 reward: None,
+                usable: false,
                 created_at: now,
                 updated_at: now,
             };
@@ -62,6 +63,7 @@ impl State {
             ordinal: self.last_task,
             status: TaskStatus::Running,
             cancel_requested: false,
+            batch: None,
             created_at: now,
             updated_at: now,
         };
@@ -81,12 +83,26 @@ impl State {
         if task.status == TaskStatus::Running && !task.cancel_requested {
             task.cancel_requested = true;
             task.updated_at = now;
-            let ids: Vec<SessionId> = self.sessions_of(id).map(|s| s.id.clone()).collect();
-            for session in ids {
-                self.cancel_session(&session, limits, now);
-            }
+            self.end_sessions(id, limits, now);
         }
         self.task_info(id)
+    }
+
+    fn end_sessions(&mut self, task: &TaskId, limits: &Limits, now: i64) {
+        let ids: Vec<SessionId> = self.sessions_of(task).map(|s| s.id.clone()).collect();
+        for session in ids {
+            self.cancel_session(&session, limits, now);
+        }
+    }
+
+    /// Ends what is left of a task that has as many usable sessions as are enough.
+    fn stop_early(&mut self, id: &TaskId, limits: &Limits, now: i64) {
+        let Some(task) = self.tasks.get(id) else { return };
+        let Some(stop) = task.spec.early_stop else { return };
+        let usable = self.sessions_of(id).filter(|session| session.usable).count();
+        if task.status == TaskStatus::Running && usable >= stop.usable as usize {
+            self.end_sessions(id, limits, now);
+        }
     }
 
     fn cancel_session(&mut self, id: &SessionId, limits: &Limits, now: i64) {
@@ -138,6 +154,9 @@ impl State {
             let sessions: Vec<_> = self.sessions_of(&task.spec.task_id).collect();
             let first = sessions.iter().copied().filter(is_due).min_by_key(|s| s.ordinal);
             let Some(first) = first else { continue };
+            if !self.is_begun(&task.spec.task_id) && self.is_full(&task.spec.queue) {
+                continue;
+            }
             let leased = sessions.iter().filter(|session| session.lease.is_some()).count();
             let turn = Turn {
                 priority: i64::from(task.spec.priority),
@@ -293,8 +312,10 @@ impl State {
             return Ok(ResultAck::Stale);
         }
         attempt.ended_at = Some(rfc3339(now));
+        let task = session.task.clone();
         let verdict = rules::after_report(standing, report);
         self.conclude(id, &verdict, limits, now);
+        self.stop_early(&task, limits, now);
         Ok(ResultAck::Accepted)
     }
 
@@ -407,6 +428,7 @@ impl State {
         session.available_at = None;
         session.outcome = Some(end.outcome.clone());
         session.reward = end.reward;
+        session.usable = end.usable;
         session.updated_at = now;
         let (task, attempt) = (session.task.clone(), session.attempts.len() as u32);
         let node = node.as_ref().map(|node| node.as_str());

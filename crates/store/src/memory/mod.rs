@@ -1,7 +1,8 @@
 //! The model: the same store as plain maps behind one lock. It is what the durable store is
 //! compared with, so it is written for being read, not for speed, and it shares only the
-//! decisions of `rules` with it.
+//! decisions of `rules` and `batches` with it.
 
+mod batches;
 mod lifecycle;
 mod state;
 
@@ -14,9 +15,9 @@ use crate::{
 use async_trait::async_trait;
 use jiff::Timestamp;
 use polar_types::{
-    CallbackState, CallbackStatus, EventPage, Lease, NodeInfo, NodeSeen, ReleaseRequest,
-    RenewRequest, RenewResponse, ResultAck, SessionId, SessionInfo, SessionReport, TaskId,
-    TaskInfo, TaskPage,
+    Batch, BatchAnswer, BatchRequest, CallbackState, CallbackStatus, EventPage, Lease, NodeInfo,
+    NodeSeen, QueueInfo, QueueName, ReleaseRequest, RenewRequest, RenewResponse, ResultAck,
+    SessionId, SessionInfo, SessionReport, TaskId, TaskInfo, TaskPage,
 };
 use state::State;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -257,6 +258,27 @@ impl TaskStore for MemoryStore {
             callback.state = CallbackState { status, attempts: callback.state.attempts + 1, error };
             Ok(())
         })
+    }
+
+    async fn next_batch(
+        &self,
+        request: &BatchRequest,
+        enough: u32,
+        now: Timestamp,
+    ) -> Result<BatchAnswer, StoreError> {
+        self.write(|state, _| state.next_batch(request, enough, millis(now)))
+    }
+
+    async fn batch(&self, queue: &QueueName, number: u64) -> Result<Batch, StoreError> {
+        self.read(|state| state.batch(queue, number))
+    }
+
+    async fn queue(&self, queue: &QueueName) -> Result<QueueInfo, StoreError> {
+        self.read(|state| Ok(state.queue_info(queue)))
+    }
+
+    async fn queues(&self) -> Result<Vec<QueueInfo>, StoreError> {
+        self.read(|state| Ok(state.queue_infos()))
     }
 
     fn signals(&self) -> &Signals {

@@ -1,11 +1,12 @@
 //! What the model keeps, and how it looks from outside.
 
+use super::batches::Queue;
 use crate::StoreError;
 use crate::rules::rfc3339;
 use crate::signals::Stored;
 use polar_types::{
-    AttemptInfo, CallbackState, Event, EventKind, NodeId, NodeInfo, Outcome, SessionId,
-    SessionInfo, SessionStatus, TaskId, TaskInfo, TaskSpec, TaskStatus,
+    AttemptInfo, CallbackState, Event, EventKind, LeftOut, NodeId, NodeInfo, Outcome, QueueName,
+    SessionId, SessionInfo, SessionStatus, TaskId, TaskInfo, TaskSpec, TaskStatus,
 };
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -17,6 +18,7 @@ pub(super) struct State {
     pub(super) events: Vec<Event>,
     pub(super) nodes: BTreeMap<NodeId, Node>,
     pub(super) callbacks: BTreeMap<String, OutboxEntry>,
+    pub(super) queues: BTreeMap<QueueName, Queue>,
     pub(super) last_task: u64,
     pub(super) last_session: u64,
     pub(super) stored: Stored,
@@ -29,8 +31,17 @@ pub(super) struct Task {
     pub(super) ordinal: u64,
     pub(super) status: TaskStatus,
     pub(super) cancel_requested: bool,
+    /// The batch it is in, or with which it was left out.
+    pub(super) batch: Option<(u64, Option<LeftOut>)>,
     pub(super) created_at: i64,
     pub(super) updated_at: i64,
+}
+
+impl Task {
+    /// Whether it has ended and is neither in a batch nor left out.
+    pub(super) fn is_ready(&self) -> bool {
+        self.status != TaskStatus::Running && self.batch.is_none()
+    }
 }
 
 #[derive(Clone)]
@@ -51,6 +62,7 @@ pub(super) struct Session {
     pub(super) available_at: Option<i64>,
     pub(super) outcome: Option<Outcome>,
     pub(super) reward: Option<f64>,
+    pub(super) usable: bool,
     pub(super) created_at: i64,
     pub(super) updated_at: i64,
 }

@@ -2,6 +2,7 @@
 
 use super::events::append;
 use super::rows::{backend, count, get, optional_json, to_json, word};
+use super::submit;
 use super::turns::{self, Moved};
 use super::writer::{Work, Write};
 use crate::rules::{self, End, Loss, Next, Standing, Verdict, plus};
@@ -114,7 +115,8 @@ impl Complete {
         let report = &self.report;
         self.keep(work, Some(self.now)).await?;
         let verdict = rules::after_report(session.standing, report);
-        conclude(work, session, &verdict, self.now).await
+        conclude(work, session, &verdict, self.now).await?;
+        stop_early(work, &session.task_id, self.now).await
     }
 
     /// Keeps the report with its attempt; a lost attempt keeps the time it was lost.
@@ -216,6 +218,24 @@ impl Expire {
     }
 }
 
+/// Ends what is left of a task that has as many usable sessions as are enough.
+async fn stop_early(work: &mut Work<'_>, task: &str, now: i64) -> Result<(), StoreError> {
+    let row = sqlx::query(
+        "SELECT status = 'running' AND early_stop <=
+             (SELECT COUNT(*) FROM session WHERE session.task_id = task.task_id AND usable)
+             AS has_enough
+         FROM task WHERE task_id = $1",
+    )
+    .bind(task)
+    .fetch_one(&mut *work.db)
+    .await
+    .map_err(backend)?;
+    if get::<Option<bool>, _>(&row, "has_enough")?.unwrap_or(false) {
+        submit::end_sessions(work, task, now).await?;
+    }
+    Ok(())
+}
+
 /// Ends a lease without a report. Returns whether the session has come to its end.
 pub(super) async fn lose(
     work: &mut Work<'_>,
@@ -300,7 +320,7 @@ pub(super) async fn end(
     sqlx::query(
         "UPDATE session SET status = $2, outcome = $3, reward = $4, waiting_for = NULL,
              node_id = NULL, boot_id = NULL, expires_at = NULL, deadline_at = NULL,
-             available_at = NULL, updated_at = $5
+             available_at = NULL, updated_at = $5, usable = $6
          WHERE session_id = $1",
     )
     .bind(id)
@@ -308,6 +328,7 @@ pub(super) async fn end(
     .bind(to_json("outcome", &ended.outcome)?)
     .bind(ended.reward)
     .bind(now)
+    .bind(ended.usable)
     .execute(&mut *work.db)
     .await
     .map_err(backend)?;

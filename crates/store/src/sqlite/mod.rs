@@ -3,6 +3,7 @@
 //!
 //! What only SQLite needs is in this folder; statements keep to what PostgreSQL shares.
 
+mod batches;
 mod callbacks;
 mod ending;
 mod events;
@@ -25,8 +26,9 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use lock::Lock;
 use polar_types::{
-    EventPage, Lease, NodeInfo, NodeSeen, ReleaseRequest, RenewRequest, RenewResponse, ResultAck,
-    SessionId, SessionInfo, SessionReport, TaskId, TaskInfo, TaskPage,
+    Batch, BatchAnswer, BatchRequest, EventPage, Lease, NodeInfo, NodeSeen, QueueInfo, QueueName,
+    ReleaseRequest, RenewRequest, RenewResponse, ResultAck, SessionId, SessionInfo, SessionReport,
+    TaskId, TaskInfo, TaskPage,
 };
 use rows::backend;
 use sqlx::sqlite::{
@@ -206,6 +208,27 @@ impl TaskStore for SqliteStore {
         result: CallbackResult,
     ) -> Result<(), StoreError> {
         self.write(callbacks::Settle { callback_id: callback_id.to_owned(), result }).await
+    }
+
+    async fn next_batch(
+        &self,
+        request: &BatchRequest,
+        enough: u32,
+        now: Timestamp,
+    ) -> Result<BatchAnswer, StoreError> {
+        self.write(batches::Next { request: request.clone(), enough, now: millis(now) }).await
+    }
+
+    async fn batch(&self, queue: &QueueName, number: u64) -> Result<Batch, StoreError> {
+        batches::batch(&mut *self.snapshot().await?, queue, number).await
+    }
+
+    async fn queue(&self, queue: &QueueName) -> Result<QueueInfo, StoreError> {
+        batches::info(&mut *self.snapshot().await?, queue).await
+    }
+
+    async fn queues(&self) -> Result<Vec<QueueInfo>, StoreError> {
+        batches::queues(&mut *self.snapshot().await?).await
     }
 
     fn signals(&self) -> &Signals {

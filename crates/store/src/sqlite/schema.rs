@@ -10,7 +10,7 @@ use std::path::Path;
 
 /// One script per version, applied in order, each in a transaction of its own. A script
 /// that has been released is never changed; a new version adds one.
-const VERSIONS: [&str; 4] = [VERSION_1, VERSION_2, VERSION_3, VERSION_4];
+const VERSIONS: [&str; 5] = [VERSION_1, VERSION_2, VERSION_3, VERSION_4, VERSION_5];
 
 const VERSION_1: &str = "
 CREATE TABLE counter (
@@ -153,6 +153,37 @@ CREATE INDEX task_turn ON task (demand, priority DESC, share, ordinal) WHERE que
 CREATE INDEX session_turn ON session (task_id, ordinal)
     WHERE status = 'queued' AND available_at IS NULL;
 "#;
+
+/// Batches. A task is in one batch of its queue, or left out while one was made. `begun` is set
+/// with its first lease, `usable` with the end of a session; both stay false in what ended before.
+const VERSION_5: &str = "
+ALTER TABLE task ADD COLUMN queue TEXT NOT NULL DEFAULT 'default';
+ALTER TABLE task ADD COLUMN early_stop BIGINT;
+ALTER TABLE task ADD COLUMN begun BOOLEAN NOT NULL DEFAULT FALSE;
+ALTER TABLE task ADD COLUMN batch BIGINT;
+ALTER TABLE task ADD COLUMN left_out TEXT;
+ALTER TABLE session ADD COLUMN usable BOOLEAN NOT NULL DEFAULT FALSE;
+UPDATE task SET begun = TRUE WHERE EXISTS
+    (SELECT 1 FROM session WHERE session.task_id = task.task_id AND attempt > 0);
+CREATE INDEX task_ready ON task (queue, ordinal)
+    WHERE status <> 'running' AND batch IS NULL;
+CREATE INDEX task_running ON task (queue) WHERE status = 'running';
+CREATE INDEX task_ahead ON task (queue) WHERE begun AND batch IS NULL;
+CREATE INDEX task_batch ON task (queue, batch, ordinal);
+
+CREATE TABLE queue (
+    queue     TEXT PRIMARY KEY,
+    last      BIGINT NOT NULL,
+    max_ahead BIGINT
+);
+CREATE TABLE batch (
+    queue   TEXT NOT NULL,
+    number  BIGINT NOT NULL,
+    made_at BIGINT NOT NULL,
+    settled BOOLEAN NOT NULL,
+    PRIMARY KEY (queue, number)
+);
+";
 
 /// Brings the file to the newest version; refuses one that is newer still.
 pub(super) async fn migrate(db: &mut SqliteConnection, path: &Path) -> Result<(), StoreError> {

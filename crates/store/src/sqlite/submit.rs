@@ -62,9 +62,9 @@ impl Submit {
         sqlx::query(
             "INSERT INTO task (task_id, ordinal, body_hash, spec, metadata, callback, harness,
                  num_samples, live_sessions, status, cancel_requested, created_at, updated_at,
-                 priority, weight, demand, queued)
+                 priority, weight, demand, queued, queue, early_stop)
              VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $8, 'running', FALSE, $9, $9, $10, $11,
-                 $12, $8)",
+                 $12, $8, $13, $14)",
         )
         .bind(spec.task_id.as_str())
         .bind(ordinal)
@@ -78,6 +78,8 @@ impl Submit {
         .bind(i64::from(spec.priority))
         .bind(i64::from(spec.weight))
         .bind(to_json("demand", &Demand::of(spec))?)
+        .bind(spec.queue.as_str())
+        .bind(spec.early_stop.map(|stop| i64::from(stop.usable)))
         .execute(&mut *work.db)
         .await
         .map_err(backend)?;
@@ -146,14 +148,28 @@ impl Write for Cancel {
         .await
         .map_err(backend)?;
         if asked.rows_affected() > 0 {
-            self.ask_nodes(work).await?;
-            self.end_queued(work).await?;
+            end_sessions(work, self.task.as_str(), self.now).await?;
         }
         read::task(work.db, &self.task).await
     }
 }
 
-impl Cancel {
+/// Ends a task's queued sessions, and asks nodes to end those that they hold.
+pub(super) async fn end_sessions(
+    work: &mut Work<'_>,
+    task: &str,
+    now: i64,
+) -> Result<(), StoreError> {
+    Held { task, now }.ask_nodes(work).await?;
+    Held { task, now }.end_queued(work).await
+}
+
+struct Held<'a> {
+    task: &'a str,
+    now: i64,
+}
+
+impl Held<'_> {
     async fn ask_nodes(&self, work: &mut Work<'_>) -> Result<(), StoreError> {
         let latest = plus(self.now, work.limits.cancel_grace);
         let held = sqlx::query(
@@ -162,7 +178,7 @@ impl Cancel {
                  updated_at = $4
              WHERE task_id = $1 AND node_id IS NOT NULL",
         )
-        .bind(self.task.as_str())
+        .bind(self.task)
         .bind(rules::WAITING_FOR_CANCEL)
         .bind(latest)
         .bind(self.now)
@@ -178,7 +194,7 @@ impl Cancel {
             "SELECT session_id FROM session WHERE task_id = $1 AND status = 'queued'
              ORDER BY sample_index",
         )
-        .bind(self.task.as_str())
+        .bind(self.task)
         .fetch_all(&mut *work.db)
         .await
         .map_err(backend)?;

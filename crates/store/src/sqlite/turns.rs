@@ -37,7 +37,7 @@ pub(super) async fn moved(
 ) -> Result<(), StoreError> {
     sqlx::query(
         "UPDATE task SET queued = queued + $2, leased = leased + $3,
-             share = (leased + $3) * 1.0 / weight
+             share = (leased + $3) * 1.0 / weight, begun = begun OR $3 > 0
          WHERE task_id = $1",
     )
     .bind(task)
@@ -128,7 +128,12 @@ async fn first_task(
     demand: &str,
 ) -> Result<Option<(Turn, String)>, StoreError> {
     let row = sqlx::query(
-        "SELECT task_id, priority, share, ordinal FROM task WHERE queued > 0 AND demand = $1
+        "SELECT task_id, priority, share, ordinal FROM task
+         WHERE queued > 0 AND demand = $1
+             AND (begun OR queue NOT IN
+                 (SELECT queue FROM queue WHERE max_ahead <=
+                     (SELECT COUNT(*) FROM task AS other
+                      WHERE other.queue = queue.queue AND other.begun AND other.batch IS NULL)))
          ORDER BY priority DESC, share, ordinal LIMIT 1",
     )
     .bind(demand)

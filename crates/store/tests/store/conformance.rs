@@ -3,36 +3,13 @@
 use crate::samples::{
     LIMITS, LONGEST_HOLD, at, failure, node, node_with, release, renewal, report, task,
 };
-use polar_store::{
-    CallbackResult, EventQuery, Expired, Live, MemoryStore, SqliteStore, StoreError, TaskQuery,
-    TaskStore,
-};
+use polar_store::{CallbackResult, EventQuery, Expired, Live, StoreError, TaskQuery, TaskStore};
 use polar_types::{
     CallbackStatus, EndReason, ErrorClass, EventKind, Lease, NodeInfo, Outcome, ResultAck,
     SessionStatus, Side, Stage, TaskStatus,
 };
 use serde_json::json;
 use std::collections::BTreeMap;
-
-macro_rules! on_every_store {
-    ($($name:ident),* $(,)?) => {
-        mod memory {
-            $(#[tokio::test]
-            async fn $name() {
-                super::$name(&super::MemoryStore::new(super::LIMITS)).await;
-            })*
-        }
-        mod sqlite {
-            $(#[tokio::test]
-            async fn $name() {
-                let folder = tempfile::tempdir().unwrap();
-                let path = folder.path().join("polar.db");
-                let store = super::SqliteStore::open(&path, super::LIMITS).await.unwrap();
-                super::$name(&store).await;
-            })*
-        }
-    };
-}
 
 on_every_store!(
     submitting_again_returns_what_is_stored,

@@ -5,7 +5,7 @@ use crate::samples::{LIMITS, at, failure, node_with, release, renewal, report, t
 use polar_store::{
     CallbackResult, EventQuery, MemoryStore, SqliteStore, StoreError, TaskQuery, TaskStore,
 };
-use polar_types::{ErrorClass, Lease, Outcome, Side, Stage, TaskId};
+use polar_types::{BatchRequest, EqualRewards, ErrorClass, Lease, Outcome, Side, Stage, TaskId};
 use proptest::prelude::*;
 use serde_json::json;
 use std::fmt::Debug;
@@ -21,13 +21,14 @@ enum Step {
     Expire,
     Extend,
     Settle { callback: prop::sample::Index, how: u8 },
+    Batch { request: BatchRequest, enough: u32 },
     Wait { seconds: i64 },
 }
 
 fn step() -> impl Strategy<Value = Step> {
     let index = any::<prop::sample::Index>;
     prop_oneof![
-        3 => prop::collection::vec((0..6_u8, 0..4_u8), 1..3).prop_map(|tasks| Step::Submit { tasks }),
+        3 => prop::collection::vec((0..6_u8, 0..5_u8), 1..3).prop_map(|tasks| Step::Submit { tasks }),
         1 => (0..7_u8).prop_map(|task| Step::Cancel { task }),
         5 => (0..3_u8, boot(), 0..4_u8)
             .prop_map(|(node, boot, free)| Step::Claim { node, boot, free }),
@@ -38,9 +39,39 @@ fn step() -> impl Strategy<Value = Step> {
         2 => Just(Step::Expire),
         1 => Just(Step::Extend),
         2 => (index(), 0..3_u8).prop_map(|(callback, how)| Step::Settle { callback, how }),
+        4 => (batch(), 0..3_u32).prop_map(|(request, enough)| Step::Batch { request, enough }),
         3 => prop_oneof![1..20_i64, 50..80_i64, 3000..4000_i64, 9000..11_000_i64]
             .prop_map(|seconds| Step::Wait { seconds }),
     ]
+}
+
+fn batch() -> impl Strategy<Value = BatchRequest> {
+    let reject = prop::collection::vec((0..6_u8).prop_map(task_id), 0..2);
+    let version = prop::option::of((1..4_u64).prop_map(|version| version.to_string()));
+    let limits = (prop::option::of(0..2_u64), prop::option::of(1..3_u32));
+    let filters = (any::<bool>(), 0..3_u32, reject);
+    (0..3_u64, 1..3_u32, version, limits, filters).prop_map(
+        |(after, groups, version, (max_staleness, max_ahead), (leave_out, min_usable, reject))| {
+            let equal_rewards = if leave_out { EqualRewards::LeaveOut } else { EqualRewards::Keep };
+            BatchRequest {
+                queue: Default::default(),
+                after,
+                groups,
+                min_groups: None,
+                max_staleness: max_staleness.filter(|_| version.is_some()),
+                version,
+                equal_rewards,
+                min_usable,
+                reject,
+                max_ahead,
+                wait_seconds: 0.0,
+            }
+        },
+    )
+}
+
+fn task_id(number: u8) -> TaskId {
+    format!("t{number}").parse().unwrap()
 }
 
 /// Mostly the same process; now and then a restart of it, or another node of its name.
@@ -123,8 +154,7 @@ impl Pair {
                 both!(self, store => store.submit(tasks.clone(), now));
             }
             Step::Cancel { task } => {
-                let id: TaskId = format!("t{task}").parse().unwrap();
-                both!(self, store => store.cancel(&id, now));
+                both!(self, store => store.cancel(&task_id(task), now));
             }
             Step::Claim { node, boot, free } => {
                 let info = node_of(node, boot);
@@ -140,7 +170,9 @@ impl Pair {
             }
             Step::Complete { lease, outcome } => {
                 let Some(lease) = history.pick(&lease) else { return };
-                let report = report(lease, outcome_of(outcome));
+                let mut report = report(lease, outcome_of(outcome));
+                report.weight_versions = vec![(outcome % 3).to_string()];
+                report.reward = (outcome != 1).then_some(f64::from(outcome % 2));
                 both!(self, store => store.complete(&report, now));
             }
             Step::Release { lease } => {
@@ -155,6 +187,9 @@ impl Pair {
                 both!(self, store => store.extend_leases(now));
             }
             Step::Settle { callback, how } => self.settle(&callback, how, history.now).await,
+            Step::Batch { request, enough } => {
+                both!(self, store => store.next_batch(&request, enough, now));
+            }
             Step::Wait { seconds } => history.now += seconds,
         }
     }
@@ -189,6 +224,11 @@ impl Pair {
         for (event, position) in page.events.iter().zip(1..) {
             assert_eq!(event.seq, position);
         }
+        for queue in both!(self, store => store.queues()).unwrap() {
+            for number in 0..=queue.last + 1 {
+                both!(self, store => store.batch(&queue.queue, number));
+            }
+        }
         both!(self, store => store.nodes(at(now)));
         both!(self, store => store.due_callbacks(at(now), 1000));
         both!(self, store => store.next_callback_at());
@@ -212,6 +252,7 @@ fn new_task(id: u8, body: u8) -> polar_store::NewTask {
         0 => json!({ "num_samples": 2 }),
         1 => json!({ "priority": 3, "weight": 2, "callback": "http://trainer/x" }),
         2 => json!({ "runtime": "docker", "max_attempts": 1 }),
+        3 => json!({ "num_samples": 3, "early_stop": { "usable": 1 }, "max_attempts": 1 }),
         _ => json!({ "num_samples": 3, "max_attempts": 2, "callback": "http://trainer/y" }),
     };
     task(&format!("t{id}"), fields)

@@ -1,0 +1,222 @@
+//! Groups and batches, told once and run against each store.
+
+use crate::samples::{at, failure, node, report, task};
+use polar_store::{StoreError, TaskStore};
+use polar_types::{
+    Batch, BatchRequest, Lease, LeftOut, Outcome, SessionReport, SessionStatus, Side, TaskStatus,
+};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+on_every_store!(
+    promise_5_a_batch_is_the_same_until_the_cursor_is_past_it,
+    groups_come_oldest_first_and_those_left_out_are_counted,
+    promise_5_a_group_is_in_one_batch_whatever_is_taken_out_of_it,
+    staleness_is_told_against_the_trainers_version_and_bounded,
+    no_group_is_begun_beyond_the_most_ahead,
+    a_group_that_has_enough_is_stopped_early,
+    queues_do_not_share_groups,
+    a_cursor_that_was_never_given_is_refused,
+);
+
+fn request(after: u64, fields: Value) -> BatchRequest {
+    let mut request = json!({ "after": after });
+    request.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    serde_json::from_value(request).unwrap()
+}
+
+async fn next(store: &dyn TaskStore, after: u64, fields: Value) -> Option<Batch> {
+    let request = request(after, fields);
+    store.next_batch(&request, request.groups, at(100)).await.unwrap().batch
+}
+
+fn names(batch: &Batch) -> Vec<&str> {
+    batch.groups.iter().map(|group| group.task_id.as_str()).collect()
+}
+
+/// Submits tasks of two samples and hands all their sessions out.
+async fn leased(store: &dyn TaskStore, ids: &[&str], fields: Value) -> BTreeMap<String, Lease> {
+    let mut rest = json!({ "num_samples": 2 });
+    rest.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    let tasks = ids.iter().map(|id| task(id, rest.clone())).collect();
+    store.submit(tasks, at(0)).await.unwrap();
+    let leases = store.claim(&node("n1"), 1000, at(1)).await.unwrap();
+    leases.into_iter().map(|lease| (lease.session_id.to_string(), lease)).collect()
+}
+
+fn rewarded(lease: &Lease, reward: f64, version: &str) -> SessionReport {
+    let mut report = report(lease, Outcome::Completed);
+    report.reward = Some(reward);
+    report.weight_versions = vec![version.to_owned()];
+    report
+}
+
+async fn end(store: &dyn TaskStore, leases: &BTreeMap<String, Lease>, id: &str, reward: f64) {
+    store.complete(&rewarded(&leases[id], reward, "1"), at(2)).await.unwrap();
+}
+
+/// Ends both sessions of a task, with different rewards.
+async fn end_both(store: &dyn TaskStore, leases: &BTreeMap<String, Lease>, task: &str) {
+    end(store, leases, &format!("{task}-s0"), 1.0).await;
+    end(store, leases, &format!("{task}-s1"), 0.0).await;
+}
+
+async fn promise_5_a_batch_is_the_same_until_the_cursor_is_past_it(store: &dyn TaskStore) {
+    let leases = leased(store, &["a", "b", "c"], json!({})).await;
+    end_both(store, &leases, "b").await;
+    assert_eq!(next(store, 0, json!({ "groups": 2 })).await, None);
+    end_both(store, &leases, "c").await;
+    let first = next(store, 0, json!({ "groups": 2 })).await.unwrap();
+    assert_eq!((first.number, names(&first)), (1, vec!["b", "c"]));
+    // The one that is ready now is older, and still comes later.
+    end_both(store, &leases, "a").await;
+    for _ in 0..2 {
+        assert_eq!(next(store, 0, json!({ "groups": 2 })).await.unwrap(), first);
+    }
+    let second = next(store, 1, json!({})).await.unwrap();
+    assert_eq!((second.number, names(&second)), (2, vec!["a"]));
+    // A trainer that starts again from an older cursor finds what it had.
+    assert_eq!(next(store, 0, json!({ "groups": 2 })).await.unwrap(), first);
+    assert_eq!(store.batch(&Default::default(), 1).await.unwrap(), first);
+    assert_eq!(next(store, 2, json!({})).await, None);
+}
+
+async fn groups_come_oldest_first_and_those_left_out_are_counted(store: &dyn TaskStore) {
+    let ids = ["equal", "lost", "gone", "alone", "good"];
+    let leases = leased(store, &ids, json!({ "max_attempts": 1 })).await;
+    end_both(store, &leases, "good").await;
+    end(store, &leases, "equal-s0", 1.0).await;
+    end(store, &leases, "equal-s1", 1.0).await;
+    end(store, &leases, "alone-s0", 1.0).await;
+    for id in ["alone-s1", "lost-s0", "lost-s1"] {
+        let report = report(&leases[id], failure(Side::Sandbox));
+        store.complete(&report, at(3)).await.unwrap();
+    }
+    store.cancel(&"gone".parse().unwrap(), at(3)).await.unwrap();
+    end_both(store, &leases, "gone").await;
+    let filters = json!({ "equal_rewards": "leave_out", "min_usable": 2 });
+    let batch = next(store, 0, filters).await.unwrap();
+    assert_eq!(names(&batch), ["good"]);
+    let left_out =
+        [(LeftOut::EqualRewards, 1), (LeftOut::Cancelled, 1), (LeftOut::TooFewUsable, 2)];
+    assert_eq!(batch.left_out, left_out.into());
+    let group = &batch.groups[0];
+    assert_eq!(group.mean_reward, Some(0.5));
+    assert_eq!(group.sessions.iter().map(|s| s.reward).collect::<Vec<_>>(), [Some(1.0), Some(0.0)]);
+    assert_eq!(store.queue(&Default::default()).await.unwrap().ready, 0);
+}
+
+async fn promise_5_a_group_is_in_one_batch_whatever_is_taken_out_of_it(store: &dyn TaskStore) {
+    let leases = leased(store, &["a", "b", "c", "d"], json!({})).await;
+    for task in ["a", "b", "c", "d"] {
+        end_both(store, &leases, task).await;
+    }
+    let first = next(store, 0, json!({ "groups": 2 })).await.unwrap();
+    assert_eq!(names(&first), ["a", "b"]);
+    let again = next(store, 0, json!({ "groups": 2, "reject": ["a"] })).await.unwrap();
+    assert_eq!((again.number, names(&again)), (1, vec!["b", "c"]));
+    assert_eq!(again.left_out, [(LeftOut::Rejected, 1)].into());
+    assert_eq!(next(store, 0, json!({ "groups": 2 })).await.unwrap(), again);
+    // With too few to fill it, it waits for more, and keeps what it has.
+    let answer = next(store, 0, json!({ "groups": 2, "reject": ["b", "c"] })).await;
+    assert_eq!(answer, None);
+    let short = request(0, json!({ "groups": 2 }));
+    let short = store.next_batch(&short, 1, at(100)).await.unwrap().batch.unwrap();
+    assert_eq!((short.number, names(&short)), (1, vec!["d"]));
+    let second = next(store, 1, json!({})).await;
+    assert_eq!(second, None);
+    let past = request(0, json!({ "reject": ["d"] }));
+    let more = leased(store, &["e"], json!({})).await;
+    end_both(store, &more, "e").await;
+    assert_eq!(names(&next(store, 1, json!({})).await.unwrap()), ["e"]);
+    let refused = store.next_batch(&past, 1, at(100)).await;
+    assert!(matches!(refused, Err(StoreError::Conflict(_))), "{refused:?}");
+}
+
+async fn staleness_is_told_against_the_trainers_version_and_bounded(store: &dyn TaskStore) {
+    let leases = leased(store, &["old", "mixed", "unknown", "new"], json!({})).await;
+    let versions =
+        [("old", "1", "1"), ("mixed", "2", "3"), ("unknown", "x", "3"), ("new", "3", "3")];
+    for (task, one, other) in versions {
+        for (index, version) in [one, other].iter().enumerate() {
+            let report = rewarded(&leases[&format!("{task}-s{index}")], index as f64, version);
+            store.complete(&report, at(2)).await.unwrap();
+        }
+    }
+    let at_3 = json!({ "groups": 2, "version": "3", "max_staleness": 1 });
+    let batch = next(store, 0, at_3).await.unwrap();
+    assert_eq!(names(&batch), ["mixed", "new"]);
+    let staleness: Vec<_> = batch.groups.iter().map(|group| group.staleness).collect();
+    assert_eq!(staleness, [Some(1), Some(0)]);
+    assert_eq!(batch.left_out, [(LeftOut::Stale, 1), (LeftOut::VersionUnknown, 1)].into());
+    // The trainer comes back with newer weights, and the batch it never trained has aged.
+    let at_4 = json!({ "groups": 2, "version": "4", "max_staleness": 1 });
+    assert_eq!(next(store, 0, at_4.clone()).await, None);
+    let answer = store.next_batch(&request(0, at_4), 1, at(100)).await.unwrap();
+    let batch = answer.batch.unwrap();
+    assert_eq!((names(&batch), batch.left_out[&LeftOut::Stale]), (vec!["new"], 2));
+}
+
+async fn no_group_is_begun_beyond_the_most_ahead(store: &dyn TaskStore) {
+    let most = json!({ "max_ahead": 2 });
+    assert_eq!(next(store, 0, most.clone()).await, None);
+    let leases = leased(store, &["a", "b", "c", "d"], json!({})).await;
+    let begun: Vec<_> = leases.keys().map(String::as_str).collect();
+    assert_eq!(begun, ["a-s0", "a-s1", "b-s0", "b-s1"]);
+    let state = store.queue(&Default::default()).await.unwrap();
+    assert_eq!((state.ahead, state.running, state.max_ahead), (2, 4, Some(2)));
+    end_both(store, &leases, "a").await;
+    assert!(store.claim(&node("n1"), 9, at(3)).await.unwrap().is_empty());
+    let woken = store.signals().work();
+    let before = *woken.borrow();
+    assert_eq!(names(&next(store, 0, most).await.unwrap()), ["a"]);
+    assert!(*woken.borrow() > before, "nodes are not told");
+    let next_one = store.claim(&node("n1"), 9, at(3)).await.unwrap();
+    assert_eq!(next_one.len(), 2);
+    assert_eq!(next_one[0].task.task_id.as_str(), "c");
+    // Without a limit the rest may begin.
+    assert_eq!(next(store, 1, json!({ "max_ahead": null })).await, None);
+    assert_eq!(store.claim(&node("n1"), 9, at(3)).await.unwrap().len(), 2);
+}
+
+async fn a_group_that_has_enough_is_stopped_early(store: &dyn TaskStore) {
+    let stop = json!({ "num_samples": 5, "early_stop": { "usable": 2 }, "max_attempts": 1 });
+    store.submit(vec![task("t", stop)], at(0)).await.unwrap();
+    let leases = store.claim(&node("n1"), 4, at(1)).await.unwrap();
+    store.complete(&rewarded(&leases[0], 1.0, "1"), at(2)).await.unwrap();
+    store.complete(&report(&leases[1], failure(Side::Sandbox)), at(2)).await.unwrap();
+    let untouched = store.session(&leases[2].session_id).await.unwrap();
+    assert_eq!(untouched.status, SessionStatus::Preparing);
+    store.complete(&rewarded(&leases[2], 0.0, "1"), at(2)).await.unwrap();
+    let queued = store.session(&"t-s4".parse().unwrap()).await.unwrap();
+    assert_eq!(queued.status, SessionStatus::Cancelled);
+    let mut cancelled = report(&leases[3], Outcome::Cancelled);
+    cancelled.tokens.sampled = 40;
+    store.complete(&cancelled, at(3)).await.unwrap();
+    let ended = store.task(&"t".parse().unwrap()).await.unwrap();
+    assert_eq!(ended.status, TaskStatus::Completed);
+    let batch = next(store, 0, json!({ "min_usable": 2 })).await.unwrap();
+    let told = batch.groups[0].early_stop.unwrap();
+    assert_eq!((told.cancelled, told.usable_mean_tokens), (2, 5.0));
+    assert_eq!(told.cancelled_mean_tokens, Some(40.0));
+}
+
+async fn queues_do_not_share_groups(store: &dyn TaskStore) {
+    let train = leased(store, &["t"], json!({ "queue": "train" })).await;
+    let eval = leased(store, &["e"], json!({ "queue": "eval" })).await;
+    end_both(store, &train, "t").await;
+    end_both(store, &eval, "e").await;
+    assert_eq!(names(&next(store, 0, json!({ "queue": "eval" })).await.unwrap()), ["e"]);
+    assert_eq!(names(&next(store, 0, json!({ "queue": "train" })).await.unwrap()), ["t"]);
+    assert_eq!(next(store, 0, json!({})).await, None);
+    let queues = store.queues().await.unwrap();
+    let queues: Vec<_> = queues.iter().map(|queue| (queue.queue.as_str(), queue.last)).collect();
+    assert_eq!(queues, [("default", 0), ("eval", 1), ("train", 1)]);
+}
+
+async fn a_cursor_that_was_never_given_is_refused(store: &dyn TaskStore) {
+    let refused = store.next_batch(&request(1, json!({})), 1, at(0)).await.unwrap_err();
+    assert!(refused.to_string().contains("`after` cannot be 1"), "{refused}");
+    assert!(store.batch(&Default::default(), 1).await.is_err());
+    assert!(store.batch(&Default::default(), 0).await.is_err());
+}
