@@ -10,6 +10,7 @@ use jiff::Timestamp;
 use polar_types::{ErrorClass, NodeTrouble, Outcome, SessionReport, Side, TaskId, TroubleKind};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use tokio::sync::Notify;
 
 /// So many failures in a row, of more than one task, are the machine's.
 const TROUBLE: u32 = 3;
@@ -17,7 +18,22 @@ const TROUBLE: u32 = 3;
 const LONGEST_PAUSE: Duration = Duration::from_secs(120);
 
 /// The node's brake. All sessions of a node share it.
-pub(crate) struct Brake(Mutex<Failures>);
+pub(crate) struct Brake {
+    failures: Mutex<Failures>,
+    /// A session went well, so that nobody need wait.
+    released: Notify,
+}
+
+/// What the end of a session says of the machine.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Sign<'a> {
+    /// It did what it was to do.
+    Well,
+    /// It may be the machine's fault, or its engine's.
+    Suspicious(TroubleKind, &'a str),
+    /// Nothing: the session was cancelled, or asked for what cannot be.
+    Nothing,
+}
 
 struct Failures {
     backoff: Backoff,
@@ -32,7 +48,7 @@ struct Failures {
 
 impl Brake {
     pub(crate) fn new() -> Self {
-        Self(Mutex::new(Failures {
+        let failures = Mutex::new(Failures {
             backoff: Backoff::up_to(LONGEST_PAUSE),
             in_a_row: 0,
             first: None,
@@ -40,7 +56,8 @@ impl Brake {
             kind: TroubleKind::Sandbox,
             message: String::new(),
             since: Timestamp::UNIX_EPOCH,
-        }))
+        });
+        Self { failures, released: Notify::new() }
     }
 
     /// How many sessions may be asked for. While one is being prepared that may fail as well, none;
@@ -53,9 +70,12 @@ impl Brake {
         }
     }
 
-    /// How long to wait before asking for one.
-    pub(crate) fn pause(&self) -> Duration {
-        self.locked().backoff.pause()
+    /// Returns when one may be asked for: after the pause, or as soon as a session went well.
+    pub(crate) async fn paused(&self) {
+        // Told as soon as it is made, so that no release is missed in between.
+        let released = self.released.notified();
+        let pause = self.locked().backoff.pause();
+        let _ = tokio::time::timeout(pause, released).await;
     }
 
     /// A session went well, as far as this machine is concerned.
@@ -65,6 +85,8 @@ impl Brake {
         failures.in_a_row = 0;
         failures.first = None;
         failures.are_of_many = false;
+        drop(failures);
+        self.released.notify_waiters();
     }
 
     /// A session of a task failed for what may be this machine's fault.
@@ -95,7 +117,8 @@ impl Brake {
     }
 
     /// Whether a session that failed so goes back to the queue: the machine is known to be
-    /// broken, and its agent has done nothing yet.
+    /// broken, and its agent has done nothing yet. That the report is of all there was, the
+    /// caller knows: one that was put together from what is left may have missed some of it.
     pub(crate) fn gives_back(&self, report: &SessionReport) -> bool {
         let is_before_run = report.calls == 0 && report.times.run_seconds == 0.0;
         let is_machines = matches!(
@@ -110,7 +133,7 @@ impl Brake {
     }
 
     fn locked(&self) -> MutexGuard<'_, Failures> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -120,22 +143,26 @@ impl Failures {
     }
 }
 
-/// What may be the fault of this machine or its engine. A task that asks for what cannot be is
-/// not, wherever that shows.
-pub(crate) fn suspicion(outcome: &Outcome) -> Option<(TroubleKind, &str)> {
+/// Where a task asks for what cannot be, that is no machine's fault, wherever it shows.
+pub(crate) fn sign(outcome: &Outcome) -> Sign<'_> {
     match outcome {
-        Outcome::Failed { class: ErrorClass::Invalid, .. } => None,
-        Outcome::Failed { side: Side::Engine, message, .. } => Some((TroubleKind::Engine, message)),
-        Outcome::Failed { side: Side::Sandbox | Side::Polar, message, .. } => {
-            Some((TroubleKind::Sandbox, message))
+        Outcome::Cancelled | Outcome::Failed { class: ErrorClass::Invalid, .. } => Sign::Nothing,
+        Outcome::Failed { side: Side::Engine, message, .. } => {
+            Sign::Suspicious(TroubleKind::Engine, message)
         }
-        _ => None,
+        Outcome::Failed { side: Side::Sandbox | Side::Polar, message, .. } => {
+            Sign::Suspicious(TroubleKind::Sandbox, message)
+        }
+        Outcome::Failed { side: Side::Harness | Side::Grader, .. }
+        | Outcome::Completed
+        | Outcome::TimedOut => Sign::Well,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Arc;
 
     #[test]
     fn one_task_that_always_fails_is_no_trouble_of_the_machine() {
@@ -155,5 +182,44 @@ mod tests {
         brake.fail(&one, TroubleKind::Sandbox, "no");
         brake.fail(&other, TroubleKind::Sandbox, "no");
         assert_eq!(brake.trouble(), None, "two may be chance");
+    }
+    #[test]
+    fn only_a_session_that_went_well_is_a_sign_of_a_sound_machine() {
+        let failed = |side, class| Outcome::Failed { side, class, message: "why".to_owned() };
+        for (outcome, expected) in [
+            (Outcome::Completed, Sign::Well),
+            (Outcome::TimedOut, Sign::Well),
+            (failed(Side::Harness, ErrorClass::Internal), Sign::Well),
+            (Outcome::Cancelled, Sign::Nothing),
+            (failed(Side::Sandbox, ErrorClass::Invalid), Sign::Nothing),
+            (failed(Side::Grader, ErrorClass::Invalid), Sign::Nothing),
+            (
+                failed(Side::Sandbox, ErrorClass::Unavailable),
+                Sign::Suspicious(TroubleKind::Sandbox, "why"),
+            ),
+            (
+                failed(Side::Engine, ErrorClass::Unavailable),
+                Sign::Suspicious(TroubleKind::Engine, "why"),
+            ),
+        ] {
+            assert_eq!(sign(&outcome), expected, "{outcome:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_release_ends_the_pause_that_somebody_is_in() {
+        let brake = Arc::new(Brake::new());
+        for _ in 0..20 {
+            brake.fail(&"a".parse().unwrap(), TroubleKind::Sandbox, "no");
+        }
+        let since = tokio::time::Instant::now();
+        brake.paused().await;
+        assert!(since.elapsed() >= LONGEST_PAUSE / 2);
+        let (since, waits) = (tokio::time::Instant::now(), brake.clone());
+        let pause = tokio::spawn(async move { waits.paused().await });
+        tokio::task::yield_now().await;
+        brake.release();
+        pause.await.unwrap();
+        assert_eq!(since.elapsed(), Duration::ZERO);
     }
 }

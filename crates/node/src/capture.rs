@@ -269,7 +269,7 @@ async fn close_session(
         if let Some(handle) = handle {
             handle.close().map_err(|error| error.to_string())?;
         }
-        polar_session::rebuild(&path, options, None)
+        polar_session::rebuild(&path, options)
     })
     .await?
     .map_err(internal)?;

@@ -85,9 +85,10 @@ impl ServerClient {
         &self,
         items: Vec<ReleaseItem>,
         reason: &str,
+        failed: bool,
     ) -> Result<ReleaseResponse, ClientError> {
-        let ask =
-            ReleaseRequest { node_id: self.node_id.clone(), items, reason: reason.to_owned() };
+        let (node_id, reason) = (self.node_id.clone(), reason.to_owned());
+        let ask = ReleaseRequest { node_id, items, reason, failed };
         self.post(&format!("/api/nodes/{}/release", self.node_id), &ask, PATIENCE).await
     }
 

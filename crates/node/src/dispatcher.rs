@@ -280,9 +280,10 @@ impl Dispatcher {
         }
         let ask = LeaseRequest { node: self.info(), free, wait_seconds: WAIT_SECONDS };
         let client = self.client.clone();
-        let pause = self.lease_backoff.pause().max(self.brake.pause());
+        let (pause, brake) = (self.lease_backoff.pause(), self.brake.clone());
         Some(Box::pin(async move {
             tokio::time::sleep(pause).await;
+            brake.paused().await;
             client.lease(&ask).await
         }))
     }
@@ -349,14 +350,14 @@ impl Dispatcher {
             Left::Failed(reason) => {
                 self.clearing.spawn(async move {
                     let reason = format!("the node is out of order: {reason}");
-                    release(&client, item, &reason).await;
+                    release(&client, item, &reason, true).await;
                 });
             }
             Left::GivenUp(session) if goes_back => {
                 self.clearing.spawn(async move {
                     // Without it the calls wait for the next start: told under a lease
                     // that lives, they would be taken for the session's result.
-                    if release(&client, item, "the node shuts down").await {
+                    if release(&client, item, "the node shuts down", false).await {
                         let reason = "the node shut down and gave the session back; its calls \
                                       up to then are kept";
                         session.keep_calls(reason, Some(RELEASE_WAIT)).await;
@@ -372,7 +373,7 @@ impl Dispatcher {
             }
             Left::NotStarted => {
                 self.clearing.spawn(async move {
-                    release(&client, item, "the node's disk is full or broken").await;
+                    release(&client, item, "the node's disk is full or broken", true).await;
                 });
             }
         }
@@ -521,9 +522,9 @@ async fn tell_stages(mut progress: watch::Receiver<Progress>, stages: Arc<Notify
 
 /// Gives a session back and says whether the server knows. Where it does not, the lease
 /// runs out instead.
-async fn release(client: &ServerClient, item: ReleaseItem, reason: &str) -> bool {
+async fn release(client: &ServerClient, item: ReleaseItem, reason: &str, failed: bool) -> bool {
     let session = item.session_id.clone();
-    match tokio::time::timeout(RELEASE_WAIT, client.release(vec![item], reason)).await {
+    match tokio::time::timeout(RELEASE_WAIT, client.release(vec![item], reason, failed)).await {
         Ok(Ok(_)) => return true,
         Ok(Err(error)) => {
             tracing::warn!(%session, %error, "not released; the lease will run out");

@@ -4,7 +4,7 @@
 //! later. What happens to the lease besides is the dispatcher's business: it learns
 //! from [`Left`] how things stand.
 
-use crate::brake::{self, Brake};
+use crate::brake::{self, Brake, Sign};
 use crate::delivery::{Courier, Delivery};
 use crate::metrics::Ends;
 use polar_session::{AttemptFolder, Control, Ended, Progress, Removal, SessionRunner, salvage};
@@ -71,9 +71,11 @@ impl Holder {
             async move { runner.run(lease, folder, control, progress).await }
         };
         // A task of its own, so that a panic in it is an error here.
+        let mut is_whole = true;
         let (ended, removal) = match tokio::spawn(attempt).await {
             Ok(ended) => ended,
             Err(error) => {
+                is_whole = false;
                 tracing::error!(session = %lease.session_id, %error, "the session broke off");
                 let reason = format!("the session broke off inside Polar: {error}");
                 let report = salvage(&folder, lease.clone(), self.node_id.clone(), &reason).await;
@@ -90,7 +92,8 @@ impl Holder {
             }
         };
         self.ends.note(&report);
-        if let Some(reason) = self.judge(&lease.task.task_id, &report) {
+        let goes_back = self.judge(&lease.task.task_id, &report);
+        if let Some(reason) = goes_back.filter(|_| is_whole && folder.has_no_calls()) {
             removal.over().await;
             self.courier.put_away(&folder, Delivery::Needless);
             return Left::Failed(reason);
@@ -106,17 +109,18 @@ impl Holder {
         Left::Settled { clearing }
     }
 
-    /// Tells the brake how the session went, and why it goes back, should it.
+    /// Tells the brake how the session went, and why it may go back, should it.
     fn judge(&self, task: &TaskId, report: &SessionReport) -> Option<String> {
-        match brake::suspicion(&report.outcome) {
-            Some((kind, message)) => {
+        match brake::sign(&report.outcome) {
+            Sign::Suspicious(kind, message) => {
                 self.brake.fail(task, kind, message);
                 self.brake.gives_back(report).then(|| message.to_owned())
             }
-            None => {
+            Sign::Well => {
                 self.brake.release();
                 None
             }
+            Sign::Nothing => None,
         }
     }
 }

@@ -40,7 +40,8 @@ use polar_gateway::{Gateway, GatewayConfig};
 use polar_sandbox::SandboxProvider;
 use polar_session::{RunnerConfig, SessionRunner};
 pub use polar_session::{RuntimeImage, WarmImage};
-use polar_types::{NodeId, NodeInfo, Slots};
+use polar_types::{NodeId, NodeInfo, RuntimeOffer, Slots};
+use salvage::Sweeping;
 use state::StateFolder;
 use std::collections::BTreeMap;
 use std::io;
@@ -51,6 +52,9 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+
+/// How long a runtime may take to say what it can be asked for.
+const OFFER: Duration = Duration::from_secs(10);
 
 /// Where the server is.
 #[derive(Clone)]
@@ -198,7 +202,7 @@ impl Node {
             output_limit: config.output_limit,
         });
         let (drain, draining) = watch::channel(None);
-        let info = node_info(&config)?;
+        let info = NodeInfo { offers: offers(&config.providers).await, ..node_info(&config)? };
         let (refused, refusal) = watch::channel(None);
         let work = match &config.server {
             None => {
@@ -232,11 +236,13 @@ impl Node {
                         Ok(()) => {
                             salvage::deliver_left_behind(&sessions, &node, &courier, &draining)
                                 .await;
-                            tokio::select! {
+                            let sweeping = Sweeping::start(&providers);
+                            let done = tokio::select! {
                                 done = dispatcher.run(draining) => done,
                                 never = engine.ask_regularly() => match never {},
-                                never = salvage::keep_sweeping(&providers) => match never {},
-                            }
+                            };
+                            sweeping.end().await;
+                            done
                         }
                         Err(error) => Err(error),
                     };
@@ -325,11 +331,25 @@ fn node_info(config: &NodeConfig) -> Result<NodeInfo, NodeError> {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         slots: config.slots,
         runtimes: config.providers.iter().map(|provider| provider.kind().to_owned()).collect(),
+        offers: Vec::new(),
         engine: format!("{} {} ({})", engine.kind.name(), engine.url, engine.model),
         held: BTreeMap::new(),
         troubles: Vec::new(),
         engine_errors: 0,
     })
+}
+
+/// What the runtimes can be asked for here. One that gives no answer, as while its daemon is
+/// away, is taken to hold to everything, and refuses later what it can't.
+async fn offers(providers: &[Arc<dyn SandboxProvider>]) -> Vec<RuntimeOffer> {
+    let mut offers = Vec::new();
+    for provider in providers {
+        match tokio::time::timeout(OFFER, provider.offer()).await {
+            Ok(offer) => offers.extend(offer),
+            Err(_) => tracing::warn!(kind = provider.kind(), "it does not say what it can do"),
+        }
+    }
+    offers
 }
 
 /// The address as sandboxes of this machine reach it.

@@ -16,6 +16,7 @@ mod folders;
 mod image;
 mod program;
 
+use crate::cgroups;
 use crate::folder_sandbox::{self, FolderSandbox};
 use crate::holdings::Holdings;
 use crate::limits::Runtime;
@@ -28,8 +29,8 @@ use async_trait::async_trait;
 use commands::ApptainerCommands;
 use folders::Folders;
 use image::{Image, Images};
-use polar_types::Network;
-use std::collections::{BTreeMap, HashSet};
+use polar_types::RuntimeOffer;
+use std::collections::HashSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -145,25 +146,7 @@ impl ApptainerProvider {
         for needed in ["dev", "etc", "proc", "sys", "tmp"] {
             std::fs::create_dir_all(image.join(needed)).map_err(failed)?;
         }
-        let spec = SandboxSpec {
-            name: "check".into(),
-            host_dir: folder.to_owned(),
-            image: None,
-            workdir: "/workspace".into(),
-            env: BTreeMap::new(),
-            network: Network::None,
-            allowed_hosts: Vec::new(),
-            gateway_socket: PathBuf::new(),
-            gateway_address: ([127, 0, 0, 1], 0).into(),
-            read_only: vec![],
-            cpus: None,
-            memory_mb: None,
-            pids: None,
-            user: None,
-            storage_mb: None,
-            gpus: None,
-            mounts: vec![],
-        };
+        let spec = SandboxSpec::bare("check".into(), folder.to_owned());
         let folders = Folders::of(&spec)?;
         folders.make().map_err(failed)?;
         let image = Arc::new(Image::of_folder(image));
@@ -233,11 +216,19 @@ impl SandboxProvider for ApptainerProvider {
         tried
     }
 
+    async fn offer(&self) -> Option<RuntimeOffer> {
+        Some(Runtime::Apptainer.offer(cgroups::lacking(), &self.config.allowed_mounts))
+    }
+
     async fn get_image(&self, image: &str) -> Result<(), SandboxError> {
         let number = self.builds.fetch_add(1, Ordering::Relaxed);
         let held = self.holdings.registry.hold(format!("image-{number}"));
         let mark = self.holdings.mark(held.name());
         self.images.get(&self.config, self.helper_path()?, image, &mark).await.map(drop)
+    }
+
+    async fn image_id(&self, image: &str) -> Result<Option<String>, SandboxError> {
+        self.images.id(image).await
     }
 
     async fn create(&self, mut spec: SandboxSpec) -> Result<Box<dyn Sandbox>, SandboxError> {
@@ -255,9 +246,7 @@ impl SandboxProvider for ApptainerProvider {
 
     async fn sweep(&self, keep: &HashSet<String>) -> Result<u32, SandboxError> {
         let removed = self.holdings.sweep(keep).await?;
-        self.images
-            .sweep()
-            .map_err(|problem| SandboxError::retryable("remove outdated images", problem))?;
+        self.images.sweep().await?;
         Ok(removed)
     }
 }

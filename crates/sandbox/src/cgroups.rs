@@ -161,6 +161,26 @@ impl Group {
     }
 }
 
+/// Fields that this node can't hold to, each with the reason, found out by trying.
+pub(crate) fn lacking() -> Vec<(&'static str, String)> {
+    let spec = SandboxSpec {
+        cpus: Some(1.0),
+        memory_mb: Some(1 << 20),
+        pids: Some(4096),
+        ..SandboxSpec::bare("try-out".to_owned(), PathBuf::new())
+    };
+    let mark = format!("try-out-{}", std::process::id());
+    let mut lacking = Vec::new();
+    for controller in Controller::ALL {
+        let mut group = Group { folders: vec![], memory: None };
+        if let Err(problem) = group.add_controller(controller, &spec, &mark) {
+            lacking.push((controller.field(), advice(&problem)));
+        }
+        group.remove();
+    }
+    lacking
+}
+
 /// Removes the groups that were made under a mark.
 pub(crate) fn remove(mark: &str) -> io::Result<()> {
     for controller in Controller::ALL {

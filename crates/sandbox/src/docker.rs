@@ -31,6 +31,7 @@ use crate::{Sandbox, SandboxError, SandboxProvider, SandboxSpec};
 use async_trait::async_trait;
 use container::Container;
 use daemon::Daemon;
+use polar_types::RuntimeOffer;
 use sandbox::DockerSandbox;
 use std::collections::{BTreeSet, HashSet};
 use std::path::PathBuf;
@@ -163,8 +164,23 @@ impl SandboxProvider for DockerProvider {
         self.daemon.check().await
     }
 
+    async fn offer(&self) -> Option<RuntimeOffer> {
+        let lacks = match self.daemon.lacking().await {
+            Ok(lacks) => lacks,
+            Err(problem) => {
+                tracing::warn!(kind = self.kind(), %problem, "what it can hold to is not known");
+                return None;
+            }
+        };
+        Some(self.config.engine.runtime().offer(lacks, &self.config.allowed_mounts))
+    }
+
     async fn get_image(&self, image: &str) -> Result<(), SandboxError> {
         self.daemon.get_image(image).await
+    }
+
+    async fn image_id(&self, image: &str) -> Result<Option<String>, SandboxError> {
+        self.daemon.image_id(image).await
     }
 
     async fn create(&self, mut spec: SandboxSpec) -> Result<Box<dyn Sandbox>, SandboxError> {

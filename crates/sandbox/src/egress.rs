@@ -12,7 +12,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
@@ -186,8 +186,13 @@ pub(crate) fn aim(head: &[u8]) -> Option<Aim> {
 }
 
 /// The head of a request and what has come behind it; nothing when there is none.
-async fn whole_head(client: &mut TcpStream, mut head: Vec<u8>) -> io::Result<Option<Vec<u8>>> {
-    while end_of_head(&head).is_none() {
+async fn whole_head(
+    client: &mut (impl AsyncRead + Unpin),
+    mut head: Vec<u8>,
+) -> io::Result<Option<Vec<u8>>> {
+    let mut seen = 0;
+    while end_of_head(unseen(&head, seen)).is_none() {
+        seen = head.len();
         if head.len() > MOST_HEAD || client.read_buf(&mut head).await? == 0 {
             return Ok(None);
         }
@@ -195,8 +200,15 @@ async fn whole_head(client: &mut TcpStream, mut head: Vec<u8>) -> io::Result<Opt
     Ok(Some(head))
 }
 
+const END: &[u8] = b"\r\n\r\n";
+
+/// Where the end may lie of a head of which so many bytes were looked through before: each is
+/// looked at a few times, in however many pieces it comes.
+fn unseen(head: &[u8], seen: usize) -> &[u8] {
+    &head[seen.saturating_sub(END.len() - 1)..]
+}
+
 fn end_of_head(bytes: &[u8]) -> Option<usize> {
-    const END: &[u8] = b"\r\n\r\n";
     bytes.windows(END.len()).position(|window| window == END).map(|at| at + END.len())
 }
 
@@ -322,6 +334,23 @@ mod tests {
             let decided: Vec<_> = (0..=head.len()).filter_map(|end| aim(&head[..end])).collect();
             assert!(decided.iter().all(|aim| *aim == expected), "{head:?}: {decided:?}");
             assert!(!decided.is_empty(), "{head:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_head_that_comes_in_pieces_is_found_wherever_they_end() {
+        let asked: &'static [u8] = b"CONNECT a:1 HTTP/1.1\r\nA: \r\r\n\r\n";
+        for cut in 0..asked.len() {
+            let (first, rest) = asked.split_at(cut);
+            let (mut near, mut far) = tokio::io::duplex(1);
+            tokio::spawn(async move { far.write_all(rest).await });
+            let head = whole_head(&mut near, first.to_vec()).await.unwrap();
+            assert_eq!(head.as_deref(), Some(asked), "cut at {cut}");
+        }
+        // What is looked at again does not grow with what was looked at before.
+        for seen in [0, 3, 4, MOST_HEAD] {
+            let head = vec![b'x'; seen + 1];
+            assert!(unseen(&head, seen).len() <= END.len());
         }
     }
 

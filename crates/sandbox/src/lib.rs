@@ -41,7 +41,7 @@ pub use local::{LOCAL_PATH, LocalConfig, LocalIsolation, LocalProvider};
 pub use mounts::{AllowedMount, Mount};
 
 use async_trait::async_trait;
-use polar_types::{AllowedHost, Network};
+use polar_types::{AllowedHost, Network, RuntimeOffer};
 use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -84,6 +84,31 @@ pub struct SandboxSpec {
     pub gpus: Option<u32>,
     /// Folders of the node shown inside, which the node has to allow.
     pub mounts: Vec<Mount>,
+}
+
+impl SandboxSpec {
+    /// One that asks for nothing, and whose gateway is nowhere.
+    pub(crate) fn bare(name: String, host_dir: PathBuf) -> Self {
+        Self {
+            name,
+            host_dir,
+            image: None,
+            workdir: "/workspace".to_owned(),
+            env: BTreeMap::new(),
+            network: Network::None,
+            allowed_hosts: Vec::new(),
+            gateway_socket: PathBuf::new(),
+            gateway_address: ([127, 0, 0, 1], 0).into(),
+            read_only: Vec::new(),
+            cpus: None,
+            memory_mb: None,
+            pids: None,
+            user: None,
+            storage_mb: None,
+            gpus: None,
+            mounts: Vec::new(),
+        }
+    }
 }
 
 /// A command run inside.
@@ -175,11 +200,23 @@ pub trait SandboxProvider: Send + Sync {
     /// Whether it works on this machine; the error says what is missing and how to get it.
     async fn check(&self) -> Result<(), SandboxError>;
 
+    /// What it can be asked for here; nothing where it cannot say.
+    async fn offer(&self) -> Option<RuntimeOffer> {
+        None
+    }
+
     /// Gets an image onto this machine, so that making a sandbox of it need not. Does nothing
     /// when it is there, or where there are no images.
     async fn get_image(&self, image: &str) -> Result<(), SandboxError> {
         let _ = image;
         Ok(())
+    }
+
+    /// What the image of this name is on this machine now, where a name may come to mean
+    /// another: sandboxes of two ids are not of one image. Nothing where it cannot be told.
+    async fn image_id(&self, image: &str) -> Result<Option<String>, SandboxError> {
+        let _ = image;
+        Ok(None)
     }
 
     /// Makes a sandbox and leaves it running, ready for [`Sandbox::exec`].

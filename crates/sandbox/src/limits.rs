@@ -3,7 +3,11 @@
 //! What a runtime can't hold to is refused with the field's name, never left out. This is
 //! the one place that says which; `docs/sandboxes.md` has it as a table.
 
+use crate::mounts::AllowedMount;
 use crate::{SandboxError, SandboxSpec};
+use polar_types::{RuntimeOffer, WRITABLE_MOUNTS};
+use std::collections::BTreeMap;
+
 /// A field of a [`SandboxSpec`] that not every runtime has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Limit {
@@ -123,20 +127,57 @@ impl Runtime {
         }
     }
 
+    /// What it can be asked for on this machine, which lacks these fields for these reasons.
+    pub(crate) fn offer(
+        self,
+        lacks: impl IntoIterator<Item = (&'static str, String)>,
+        mounts: &[AllowedMount],
+    ) -> RuntimeOffer {
+        let never = |limit: &Limit| matches!(self.support(*limit), Support::Never);
+        let never = Limit::ALL.into_iter().filter(never);
+        let mut refuses: BTreeMap<String, String> =
+            never.map(|limit| (limit.field().to_owned(), self.never(limit))).collect();
+        for (field, why) in lacks {
+            refuses.entry(field.to_owned()).or_insert(why);
+        }
+        let all = "its operator allows folders with --allow-mount PATH";
+        let writing = "its operator allows writing with --allow-mount PATH:rw";
+        if mounts.is_empty() {
+            refuses.entry(Limit::Mounts.field().to_owned()).or_insert_with(|| all.to_owned());
+        }
+        if !mounts.iter().any(|mount| mount.writable) {
+            refuses.insert(WRITABLE_MOUNTS.to_owned(), writing.to_owned());
+        }
+        let fields = Limit::ALL.map(|limit| limit.field().to_owned()).into_iter();
+        let holds = fields.filter(|field| !refuses.contains_key(field)).collect();
+        RuntimeOffer { runtime: self.kind().to_owned(), holds, refuses }
+    }
+
+    /// As tasks write it.
+    fn kind(self) -> &'static str {
+        match self {
+            Runtime::Process => Runtime::Bubblewrap.name(),
+            other => other.name(),
+        }
+    }
+
+    fn never(self, limit: Limit) -> String {
+        let able = |runtime: &Runtime| !matches!(runtime.support(limit), Support::Never);
+        let others: Vec<&str> = Runtime::ALL.into_iter().filter(able).map(Runtime::name).collect();
+        format!(
+            "{} sandboxes have no `{}`; leave it out or use {}",
+            self.name(),
+            limit.field(),
+            others.join(", ")
+        )
+    }
+
     /// Refuses what this runtime never has.
     pub(crate) fn refuse(self, spec: &SandboxSpec) -> Result<(), SandboxError> {
         let refused =
             |limit: &Limit| limit.is_asked(spec) && matches!(self.support(*limit), Support::Never);
         let Some(limit) = Limit::ALL.into_iter().find(refused) else { return Ok(()) };
-        let able = |runtime: &Runtime| !matches!(runtime.support(limit), Support::Never);
-        let others: Vec<&str> = Runtime::ALL.into_iter().filter(able).map(Runtime::name).collect();
-        let message = format!(
-            "{} sandboxes have no `{}`; leave it out or use {}",
-            self.name(),
-            limit.field(),
-            others.join(", ")
-        );
-        Err(SandboxError::new("make sandbox", message))
+        Err(SandboxError::new("make sandbox", self.never(limit)))
     }
 }
 
@@ -175,6 +216,20 @@ pub fn limits_table() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_offer_says_what_is_refused_as_refusals_do() {
+        let spec = SandboxSpec { pids: Some(64), ..SandboxSpec::bare("s".into(), "/s".into()) };
+        let offer = Runtime::Process.offer([], &[]);
+        let refused = Runtime::Process.refuse(&spec).unwrap_err().message;
+        assert_eq!((offer.runtime.as_str(), &offer.refuses["pids"]), ("local", &refused));
+        let mounts = [AllowedMount { path: "/data".into(), writable: false }];
+        let offer = Runtime::Bubblewrap.offer([("pids", "no cgroups".to_owned())], &mounts);
+        assert_eq!(offer.refuses["pids"], "no cgroups");
+        assert!(offer.refuses[WRITABLE_MOUNTS].contains("--allow-mount PATH:rw"));
+        let holds: Vec<_> = offer.holds.iter().map(String::as_str).collect();
+        assert_eq!(holds, ["allowed_hosts", "cpus", "memory_mb", "mounts", "storage_mb"]);
+    }
 
     /// Run with `POLAR_WRITE_DOCS=1`, it writes the table instead.
     #[test]

@@ -25,7 +25,7 @@ mod process;
 
 pub use commands::PATH as LOCAL_PATH;
 
-use crate::cgroups::Group;
+use crate::cgroups::{self, Group};
 use crate::folder_sandbox::FolderSandbox;
 use crate::holdings::Holdings;
 use crate::limits::Runtime;
@@ -37,7 +37,7 @@ use crate::{Sandbox, SandboxError, SandboxProvider, SandboxSpec, helper};
 use async_trait::async_trait;
 use commands::LocalCommands;
 use layout::Layout;
-
+use polar_types::RuntimeOffer;
 use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -133,6 +133,14 @@ impl SandboxProvider for LocalProvider {
 
     async fn check(&self) -> Result<(), SandboxError> {
         check::check(&self.config, self.helper.as_deref(), &self.spawner).await
+    }
+
+    async fn offer(&self) -> Option<RuntimeOffer> {
+        let lacks = match self.config.isolation {
+            LocalIsolation::Bubblewrap => cgroups::lacking(),
+            LocalIsolation::Process => Vec::new(),
+        };
+        Some(self.runtime().offer(lacks, &self.config.allowed_mounts))
     }
 
     async fn create(&self, mut spec: SandboxSpec) -> Result<Box<dyn Sandbox>, SandboxError> {

@@ -95,7 +95,7 @@ impl SessionRunner {
             return;
         };
         match self.images.get(provider, image).await {
-            Ok(()) => tracing::info!(kind, image, "image is here"),
+            Ok(_) => tracing::info!(kind, image, "image is here"),
             Err(error) => tracing::warn!(kind, image, %error, "image not pulled"),
         }
     }
@@ -192,12 +192,12 @@ impl Attempt {
         let pools = self.runner.pools.clone();
         // Before the slot, so that an image that is slow to come holds up none but its own.
         let since = Instant::now();
-        self.get_image().await?;
+        let image_id = self.get_image().await?;
         let image = since.elapsed();
         self.waits(Stage::Prepare, "a preparation slot");
         let slot = self.unless_stopped(pools.prepare()).await??;
         let since = Instant::now();
-        let harness = self.prepare(image).await;
+        let harness = self.prepare(image_id, image).await;
         self.times.prepare_seconds = (image + since.elapsed()).as_secs_f64();
         let harness = harness?;
 

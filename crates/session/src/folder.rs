@@ -12,6 +12,7 @@
 //! The folder goes when the server has the report. Whatever is found at a start is an
 //! attempt that was never delivered.
 
+use polar_record::RecordedSession;
 use polar_types::{Lease, SessionReport};
 use serde::Serialize;
 use std::fs;
@@ -92,6 +93,14 @@ impl AttemptFolder {
     /// Where the gateway writes the calls.
     pub fn journal(&self) -> PathBuf {
         self.artifact("journal")
+    }
+
+    /// Whether nothing recorded would be lost with it. A journal that cannot be read may hold
+    /// calls all the same.
+    pub fn has_no_calls(&self) -> bool {
+        let journal = self.journal();
+        !journal.exists()
+            || RecordedSession::read(&journal).is_ok_and(|session| session.calls().is_empty())
     }
 
     /// Where the artifact of this name lies.

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 
 /// How an image that is being got can be waited for.
-type Flight = watch::Receiver<Option<Result<(), SandboxError>>>;
+type Flight = watch::Receiver<Option<Result<Option<String>, SandboxError>>>;
 
 type Key = (&'static str, String);
 
@@ -21,13 +21,14 @@ pub(crate) struct Images {
 }
 
 impl Images {
-    /// Returns when the provider has the image. All who ask meanwhile share what becomes
-    /// of it, also where that is an error; who asks after that has it tried again.
+    /// Returns when the provider has the image, with its id where it has one. All who ask
+    /// meanwhile share what becomes of it, also where that is an error; who asks after that has
+    /// it tried again.
     pub(crate) async fn get(
         &self,
         provider: Arc<dyn SandboxProvider>,
         image: &str,
-    ) -> Result<(), SandboxError> {
+    ) -> Result<Option<String>, SandboxError> {
         let mut flight = self.join(provider, image);
         let landed = flight.wait_for(Option::is_some).await.ok().and_then(|landed| landed.clone());
         landed.unwrap_or_else(|| {
@@ -49,7 +50,10 @@ impl Images {
         flights.insert(key.clone(), flight.clone());
         let images = self.clone();
         tokio::spawn(async move {
-            let got = provider.get_image(&key.1).await;
+            let got = match provider.get_image(&key.1).await {
+                Ok(()) => provider.image_id(&key.1).await,
+                Err(error) => Err(error),
+            };
             images.lock().remove(&key);
             landed.send_replace(Some(got));
         });

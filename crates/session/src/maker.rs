@@ -38,6 +38,11 @@ impl Deadline {
         Self { at: self.at.checked_sub(spent).unwrap_or(self.at), ..self }
     }
 
+    /// The budget that it ends.
+    pub(crate) fn seconds(self) -> f64 {
+        self.seconds
+    }
+
     pub(crate) fn left(self) -> Duration {
         self.at.saturating_duration_since(Instant::now())
     }
@@ -61,6 +66,8 @@ pub(crate) struct Recipe {
     /// Whose it is, in words: `its`, `the grader's`.
     pub(crate) whose: &'static str,
     pub(crate) spec: SandboxSpec,
+    /// What the spec's image was when it was got: names are given to other images.
+    pub(crate) image_id: Option<String>,
     pub(crate) steps: Vec<PrepareStep>,
     /// Whether its network is taken away after the steps.
     pub(crate) closes: bool,
@@ -84,6 +91,8 @@ impl Recipe {
 /// A sandbox that is ready, and what that took.
 pub(crate) struct Made {
     pub(crate) sandbox: Box<dyn Sandbox>,
+    /// Of which image it was made, where that can be told.
+    pub(crate) image_id: Option<String>,
     pub(crate) start: SandboxStart,
 }
 
@@ -155,11 +164,11 @@ impl Maker {
     ) -> Result<Made, Stop> {
         let mut start = SandboxStart::default();
         let began = Instant::now();
-        let Recipe { whose, spec, steps, closes } = recipe;
+        let Recipe { whose, spec, mut image_id, steps, closes } = recipe;
         let provider = self.provider()?;
         if let Some(image) = &spec.image {
             tell(&format!("{whose} image"));
-            self.get_image(image, deadline, whose).await?;
+            image_id = self.get_image(image, deadline, whose).await?;
             start.image_seconds = began.elapsed().as_secs_f64();
         }
         tell(&format!("{whose} sandbox"));
@@ -177,16 +186,16 @@ impl Maker {
         }
         start.set_up_seconds = since.elapsed().as_secs_f64();
         start.waited_seconds = began.elapsed().as_secs_f64();
-        Ok(Made { sandbox, start })
+        Ok(Made { sandbox, image_id, start })
     }
 
-    /// Waits until the node has an image.
+    /// Waits until the node has an image, and says which it is.
     pub(crate) async fn get_image(
         &self,
         image: &str,
         deadline: Deadline,
         whose: &str,
-    ) -> Result<(), Stop> {
+    ) -> Result<Option<String>, Stop> {
         let got = self.images.get(self.provider()?, image);
         self.within(deadline, &format!("getting {whose} image"), got)
             .await?

@@ -17,20 +17,23 @@ use std::time::Duration;
 const USUAL_CONTEXT_WINDOW: u64 = 131_072;
 
 impl Attempt {
-    /// Waits until the node has its image.
-    pub(crate) async fn get_image(&self) -> Result<(), Stop> {
+    /// Waits until the node has its image, and says which it is.
+    pub(crate) async fn get_image(&self) -> Result<Option<String>, Stop> {
         let task = &self.lease.task;
-        let Some(image) = &task.runtime.image else { return Ok(()) };
+        let Some(image) = &task.runtime.image else { return Ok(None) };
         self.waits(Stage::Prepare, "its image");
         let deadline = Deadline::of_preparing(task.budgets.prepare_seconds);
         self.maker.get_image(image, deadline, "its").await
     }
 
-    /// Prepares everything; what to run comes back. Getting the image has taken so much of the
-    /// budget.
-    pub(crate) async fn prepare(&mut self, image: Duration) -> Result<RenderedHarness, Stop> {
-        let seconds = self.lease.task.budgets.prepare_seconds;
-        let deadline = Deadline::of_preparing(seconds).less(image);
+    /// Prepares everything; what to run comes back. Getting the image, which is the one of this
+    /// id, has taken so much of the budget.
+    pub(crate) async fn prepare(
+        &mut self,
+        image_id: Option<String>,
+        image: Duration,
+    ) -> Result<RenderedHarness, Stop> {
+        let deadline = Deadline::of_preparing(self.lease.task.budgets.prepare_seconds).less(image);
         let adapter = self.resolve_adapter()?;
 
         self.waits(Stage::Prepare, "the installation of its harness");
@@ -40,8 +43,8 @@ impl Attempt {
             .await?
             .map_err(|error| sandbox_failure(error.to_string()))?;
 
-        let recipe = self.recipe(installation.as_ref());
-        let mut made = match self.runner.warm.take(&self.maker, &recipe, seconds).await? {
+        let recipe = Recipe { image_id, ..self.recipe(installation.as_ref()) };
+        let mut made = match self.runner.warm.take(&self.maker, &recipe, deadline).await? {
             Some(made) => made,
             None => {
                 let tell = |what: &str| self.waits(Stage::Prepare, what);
@@ -75,6 +78,7 @@ impl Attempt {
         Recipe {
             whose: "its",
             spec: self.sandbox_spec(installation),
+            image_id: None,
             steps: self.lease.task.runtime.prepare.clone(),
             closes: false,
         }
@@ -119,6 +123,7 @@ impl Attempt {
                 host_dir: folder,
                 ..spec
             },
+            image_id: None,
             steps: self.lease.task.runtime.prepare.clone(),
             closes: self.lease.task.runtime.leads_out(),
         }

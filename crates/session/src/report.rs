@@ -7,10 +7,10 @@ use crate::hints;
 use crate::outage::outage_of;
 use polar_record::RecordedSession;
 use polar_sandbox::ExecEnd;
-use polar_trajectory::BuildOptions;
+use polar_trajectory::{BuildOptions, set_rewards};
 use polar_types::{
     Artifact, CallSummary, EndReason, ErrorClass, Lease, NodeId, Outcome, RuntimeSpec,
-    SessionReport, Side, StageTimes, Trajectory,
+    SessionReport, Side, StageTimes, TaskSpec, Trajectory,
 };
 use serde::Serialize;
 use sha2::{Digest, Sha256};
@@ -94,16 +94,13 @@ pub struct Rebuilt {
     violation: Option<String>,
 }
 
-/// Builds the trajectory of a journal. An error says what is wrong with the journal.
-pub fn rebuild(
-    journal: &Path,
-    options: impl Into<BuildOptions>,
-    reward: Option<f64>,
-) -> Result<Rebuilt, String> {
+/// Builds the trajectory of a journal, without rewards. An error says what is wrong with the
+/// journal.
+pub fn rebuild(journal: &Path, options: impl Into<BuildOptions>) -> Result<Rebuilt, String> {
     let session = RecordedSession::read(journal).map_err(|error| error.to_string())?;
     let last_call = session.calls().last().and_then(call_failure);
     let outage = outage_of(session.calls());
-    let built = polar_trajectory::build(&session, options, reward);
+    let built = polar_trajectory::build(&session, options, None);
     // Checked by other code than that which built it, before anybody trains on it.
     let violation = polar_trajectory::verify(&built.trajectory, &session)
         .and_then(|()| polar_trajectory::verify_fingerprints(&session).map(drop))
@@ -136,12 +133,8 @@ fn call_failure(call: &polar_record::RecordedCall) -> Option<CallFailure> {
 fn build_report(facts: Facts) -> SessionReport {
     let mut report = bare_report(&facts, Outcome::Completed);
     let journal = facts.folder.journal();
-    let options = BuildOptions {
-        strategy: facts.lease.task.trajectory_strategy,
-        train_roles: facts.lease.task.train_roles.clone(),
-    };
     let mut rebuilt = match journal.exists() {
-        true => rebuild(&journal, options.clone(), facts.grade.reward()).map(Some),
+        true => rebuild(&journal, build_options(&facts.lease.task)).map(Some),
         false => Ok(None),
     };
     report.outcome = match &rebuilt {
@@ -161,15 +154,14 @@ fn build_report(facts: Facts) -> SessionReport {
         && report.reward.take().is_some()
     {
         report.grade_error = Some(why);
-        if journal.exists() {
-            // Rewards are part of what was built.
-            rebuilt = rebuild(&journal, options, None).map(Some);
-        }
     }
     let budget = facts.lease.task.budgets.run_seconds;
     say_reason(&mut report, budget);
     let kept = match &mut rebuilt {
         Ok(Some(rebuilt)) => {
+            let parts = report.grade.as_ref().and_then(|grade| grade.rewards.clone());
+            let parts = parts.filter(|_| report.reward.is_some()).unwrap_or_default();
+            set_rewards(&mut rebuilt.trajectory, report.reward, &parts);
             rebuilt.trajectory.reason = report.reason;
             rebuilt.trajectory.reason_detail.clone_from(&report.reason_detail);
             keep_trajectory(&facts.folder, rebuilt)
@@ -194,6 +186,11 @@ fn build_report(facts: Facts) -> SessionReport {
         tracing::error!(session = %report.session_id, %error, "report not kept over a restart");
     }
     report
+}
+
+/// How a task has its traces built.
+pub(crate) fn build_options(task: &TaskSpec) -> BuildOptions {
+    BuildOptions { strategy: task.trajectory_strategy, train_roles: task.train_roles.clone() }
 }
 
 fn tell_of(report: &mut SessionReport, rebuilt: &Rebuilt) {

@@ -113,22 +113,22 @@ impl WarmPool {
         &self,
         maker: &Maker,
         recipe: &Recipe,
-        seconds: f64,
+        deadline: Deadline,
     ) -> Result<Option<Made>, Stop> {
         let Some(inner) = &self.inner else { return Ok(None) };
         let since = Instant::now();
-        while let Some(mut made) = inner.pick(&maker.runtime, recipe, seconds) {
-            match answers(maker, &made).await {
-                Ok(true) => {
-                    made.start.warm = true;
-                    made.start.waited_seconds = since.elapsed().as_secs_f64();
-                    return Ok(Some(made));
-                }
-                Ok(false) => destroy(made.sandbox.as_ref()).await,
-                Err(stop) => {
-                    maker.leftovers.keep(made.sandbox);
-                    return Err(stop);
-                }
+        while let Some(mut made) = inner.pick(&maker.runtime, recipe, deadline.seconds()) {
+            let answer = answers(maker, &made, deadline).await;
+            if let Ok(Answer::There) = answer {
+                made.start.warm = true;
+                made.start.waited_seconds = since.elapsed().as_secs_f64();
+                return Ok(Some(made));
+            }
+            // Removed behind the session's back: its daemon may hang.
+            maker.leftovers.keep(made.sandbox);
+            if let Answer::Late = answer? {
+                // So may the others, and each would cost the session as much.
+                break;
             }
         }
         Ok(None)
@@ -153,8 +153,28 @@ impl WarmPool {
     }
 }
 
-/// Whether a sandbox is still there: its container may be gone, or its daemon.
-async fn answers(maker: &Maker, made: &Made) -> Result<bool, Stop> {
+/// What became of a sandbox that stands by: its container may be gone, or its daemon.
+enum Answer {
+    There,
+    Lost,
+    /// It gave none in time.
+    Late,
+}
+
+async fn answers(maker: &Maker, made: &Made, deadline: Deadline) -> Result<Answer, Stop> {
+    let answer = tokio::time::timeout(ANSWER, look_at(maker, made));
+    match maker.within(deadline, "looking at a warm sandbox", answer).await? {
+        Ok(Ok(true)) => Ok(Answer::There),
+        Ok(Ok(false)) => Ok(Answer::Lost),
+        Ok(Err(stop)) => Err(stop),
+        Err(_) => {
+            tracing::warn!(sandbox = made.sandbox.name(), "a warm sandbox does not answer");
+            Ok(Answer::Late)
+        }
+    }
+}
+
+async fn look_at(maker: &Maker, made: &Made) -> Result<bool, Stop> {
     let exec = Exec {
         argv: ["sh", "-c", ":"].map(str::to_owned).to_vec(),
         workdir: None,
@@ -213,7 +233,15 @@ impl Inner {
         let mut shelves = lock(&self.shelves);
         let Some(shelf) = shelves.get_mut(shelf) else { return };
         match made {
-            Ok(made) => shelf.stock.push_back((recipe, made)),
+            Ok(made) => {
+                // The image's name may have come to mean another since it was asked for, which
+                // all who ask from now on get.
+                let of = Recipe { image_id: made.image_id.clone(), ..recipe.clone() };
+                if let Some(wanted) = shelf.wanted.as_mut().filter(|w| w.recipe.is_same(&recipe)) {
+                    wanted.recipe.image_id.clone_from(&made.image_id);
+                }
+                shelf.stock.push_back((of, made));
+            }
             Err(Stop::Abandoned) => {}
             Err(stop) => {
                 tracing::warn!(?stop, image = ?shelf.of.of.image, "no warm sandbox");

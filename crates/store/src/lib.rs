@@ -31,9 +31,10 @@ pub use sqlite::SqliteStore;
 use async_trait::async_trait;
 use jiff::Timestamp;
 use polar_types::{
-    Batch, BatchAnswer, BatchRequest, Event, EventKind, EventPage, Lease, NodeInfo, NodeSeen,
-    QueueInfo, QueueName, ReleaseRequest, RenewRequest, RenewResponse, ResultAck, SessionId,
-    SessionInfo, SessionReport, SessionStatus, TaskId, TaskInfo, TaskPage, TaskSpec, TaskStatus,
+    Batch, BatchAnswer, BatchRequest, Demand, Event, EventKind, EventPage, Lease, NodeInfo,
+    NodeSeen, QueueInfo, QueueName, ReleaseRequest, RenewRequest, RenewResponse, ResultAck,
+    SessionId, SessionInfo, SessionReport, SessionStatus, TaskId, TaskInfo, TaskPage, TaskSpec,
+    TaskStatus,
 };
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -97,6 +98,9 @@ pub trait TaskStore: Send + Sync + 'static {
 
     /// One task.
     async fn task(&self, task: &TaskId) -> Result<TaskInfo, StoreError>;
+
+    /// What a task's sessions ask of nodes.
+    async fn demand(&self, task: &TaskId) -> Result<Demand, StoreError>;
 
     /// Tasks, newest first.
     async fn tasks(&self, query: &TaskQuery) -> Result<TaskPage, StoreError>;

@@ -4,8 +4,8 @@
 use crate::{Limits, StoreError};
 use jiff::Timestamp;
 use polar_types::{
-    Budgets, EndReason, ErrorClass, NodeInfo, Outcome, SessionReport, SessionStatus, Side, Stage,
-    TaskStatus,
+    Budgets, EndReason, ErrorClass, NodeInfo, Outcome, ReleaseRequest, SessionReport,
+    SessionStatus, Side, Stage, TaskStatus,
 };
 use serde_json::{Value, json};
 use std::cmp::Ordering;
@@ -39,6 +39,14 @@ pub(crate) enum Loss {
     Overdue,
     NodeRestarted,
     Released,
+    /// Given back because it failed there.
+    ReleasedFailed,
+}
+
+impl From<&ReleaseRequest> for Loss {
+    fn from(request: &ReleaseRequest) -> Self {
+        if request.failed { Self::ReleasedFailed } else { Self::Released }
+    }
 }
 
 impl Loss {
@@ -47,7 +55,7 @@ impl Loss {
             Self::LeaseExpired => "lease_expired",
             Self::Overdue => "overdue",
             Self::NodeRestarted => "node_restarted",
-            Self::Released => "released",
+            Self::Released | Self::ReleasedFailed => "released",
         }
     }
 
@@ -57,6 +65,7 @@ impl Loss {
             Self::Overdue => "its node held it longer than all its budgets allow",
             Self::NodeRestarted => "its node was started anew",
             Self::Released => "its node gave it back",
+            Self::ReleasedFailed => "it failed on a node that is out of order",
         }
     }
 }
@@ -125,14 +134,16 @@ pub(crate) fn after_report(standing: Standing, report: &SessionReport) -> Verdic
 
 /// After a lease was lost.
 pub(crate) fn after_loss(standing: Standing, loss: Loss) -> Verdict {
-    let forgiven = loss == Loss::Released
-        && standing.attempt < standing.max_attempts.saturating_add(RELEASES_FORGIVEN);
+    let is_released = matches!(loss, Loss::Released | Loss::ReleasedFailed);
+    let forgiven =
+        is_released && standing.attempt < standing.max_attempts.saturating_add(RELEASES_FORGIVEN);
     let spent = standing.spent.saturating_add(u32::from(!forgiven));
     let next = if standing.cancel_requested {
         Next::End(End::of(Outcome::Cancelled))
     } else if spent < standing.max_attempts {
-        // The node was at fault, and another one may take it now.
-        Next::Again { because: loss.in_words().to_owned(), paused: false }
+        // The node was at fault, and another one may take it now, unless the task may be.
+        let paused = loss == Loss::ReleasedFailed;
+        Next::Again { because: loss.in_words().to_owned(), paused }
     } else {
         Next::End(End::of(lost_for_good(loss, spent)))
     };
@@ -142,7 +153,9 @@ pub(crate) fn after_loss(standing: Standing, loss: Loss) -> Verdict {
 fn lost_for_good(loss: Loss, spent: u32) -> Outcome {
     let class = match loss {
         Loss::Overdue => ErrorClass::Timeout,
-        Loss::LeaseExpired | Loss::NodeRestarted | Loss::Released => ErrorClass::Unavailable,
+        Loss::LeaseExpired | Loss::NodeRestarted | Loss::Released | Loss::ReleasedFailed => {
+            ErrorClass::Unavailable
+        }
     };
     Outcome::Failed {
         side: Side::Polar,

@@ -41,6 +41,8 @@ impl Growing {
             tools: None,
             finish_reason: None,
             reward: None,
+            turn_scores: Vec::new(),
+            turn_ends: Vec::new(),
             weight_versions: Vec::new(),
             lineage,
             calls: Vec::new(),
@@ -101,6 +103,7 @@ impl Growing {
             *counts.untrained.entry(UntrainedReason::LogprobMissing).or_default() += missing;
         }
         trace.response_ids.extend(sampled);
+        trace.turn_ends.push(trace.response_ids.len() as u64);
         add_weight_versions(trace, call, start as u64);
         trace.finish_reason = Some(call.meta.finish_reason.clone());
         trace.sampling = sampling(session, call, &trace.sampling);

@@ -35,6 +35,7 @@ mod drift;
 mod growing;
 mod lineage;
 mod messages;
+mod rewards;
 mod roles;
 mod sharing;
 mod summary;
@@ -46,6 +47,7 @@ mod volatile;
 
 pub use advice::{Advice, Remedy, advice};
 pub use drift::{Drift, MessageDifference, SuggestedRule, TokenDifference, drift, drift_of_traces};
+pub use rewards::set_rewards;
 pub use unroll::unroll;
 pub use verify::{
     FingerprintCounts, Promise, Violation, verify, verify_alone, verify_fingerprints,

@@ -122,6 +122,9 @@ fn lineage(sequence: Growing, last_node: u32, start: usize, values: &mut Values)
         finish_reason: trace.finish_reason,
         lineage: trace.lineage,
         calls: trace.calls,
+        reward: None,
+        turn_scores: Vec::new(),
+        turn_ends: trace.turn_ends,
         sampling: trace.sampling,
     }
 }

@@ -18,11 +18,12 @@ pub fn unroll(trajectory: &Trajectory) -> Result<Vec<Trace>, Violation> {
     Ok(traces)
 }
 
-/// Notes in each trace of a rollout how many there are, and what the rollout got.
+/// Notes in each trace of a rollout how many there are, and what the rollout got where the trace
+/// got nothing of its own.
 pub(crate) fn weigh(traces: &mut [Trace], reward: Option<f64>) {
     let siblings = traces.len() as u32;
     for trace in traces {
-        trace.reward = reward;
+        trace.reward = trace.reward.or(reward);
         trace.siblings = siblings;
         trace.loss_weight = 1.0 / f64::from(siblings);
     }
@@ -61,7 +62,9 @@ fn trace(trajectory: &Trajectory, tree: &TokenTree, lineage: &TreeLineage) -> Tr
         response_messages: values(&lineage.response_messages),
         tools: lineage.tools.as_ref().map(value),
         finish_reason: lineage.finish_reason.clone(),
-        reward: None,
+        reward: lineage.reward,
+        turn_scores: lineage.turn_scores.clone(),
+        turn_ends: lineage.turn_ends.clone(),
         weight_versions,
         lineage: lineage.lineage.clone(),
         calls: lineage.calls.clone(),

@@ -136,7 +136,7 @@ proptest! {
         let built = build(&session, TrajectoryStrategy::PrefixMerging, None);
         let Some(index) = pick.checked_rem(built.trajectory.traces.len()) else { return Ok(()) };
         type Change = fn(&mut Trace, usize);
-        let changes: [Change; 9] = [
+        let changes: [Change; 11] = [
             |trace, at| trace.loss_mask[at] ^= 1,
             |trace, at| trace.response_ids[at] ^= 1,
             |trace, at| trace.response_logprobs[at] = match trace.response_logprobs[at] {
@@ -152,6 +152,8 @@ proptest! {
             |trace, _| { trace.calls.pop(); },
             |trace, _| { trace.weight_versions.pop(); },
             |trace, _| trace.prompt_ids.push(0),
+            |trace, _| trace.turn_ends[0] -= 1,
+            |trace, _| trace.turn_ends.push(0),
         ];
         for change in changes {
             let mut changed = built.trajectory.clone();

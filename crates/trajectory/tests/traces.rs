@@ -287,6 +287,7 @@ fn calls_of_different_contexts_in_one_trace_are_found_out() {
     merged.response_logprobs.append(&mut second.response_logprobs);
     merged.weight_versions.push(span(None, 2, 3));
     merged.calls.append(&mut second.calls);
+    merged.turn_ends.push(3);
     (merged.siblings, merged.loss_weight) = (1, 1.0);
     trajectory.tokens.context = 1;
     trajectory.sizes = None;

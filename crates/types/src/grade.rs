@@ -1,7 +1,8 @@
 //! How a reward came about.
 
-use crate::GradingSandbox;
+use crate::{CallId, GradingSandbox};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// What an evaluator found, and which evaluator it was.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -21,6 +22,9 @@ pub struct GradeInfo {
     /// What to know about the reward there is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
+    /// Rewards of calls and traces, where the evaluator gave any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rewards: Option<PartRewards>,
     /// What became of tests, where the evaluator reads their results.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tests: Option<TestCounts>,
@@ -28,6 +32,25 @@ pub struct GradeInfo {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(no_recursion)]
     pub parts: Vec<GradeInfo>,
+}
+
+/// Rewards of parts of a session, beside that of the whole.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(default)]
+pub struct PartRewards {
+    /// Of calls, which are the agent's turns, by their ids.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub calls: BTreeMap<CallId, f64>,
+    /// Of traces, by their index.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub traces: BTreeMap<u32, f64>,
+}
+
+impl PartRewards {
+    /// Whether no part has one.
+    pub fn is_empty(&self) -> bool {
+        self.calls.is_empty() && self.traces.is_empty()
+    }
 }
 
 /// What became of the tests that count.

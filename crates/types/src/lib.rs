@@ -24,10 +24,10 @@ pub use batch::{
     Batch, BatchAnswer, BatchGroup, BatchRequest, BatchSession, EarlyStop, EarlyStopInfo,
     EqualRewards, LeftOut, QueueInfo, QueueList,
 };
-pub use demand::Demand;
+pub use demand::{Demand, RuntimeOffer, WRITABLE_MOUNTS};
 pub use error::{ErrorClass, FieldProblem, Side};
 pub use event::{Event, EventKind, EventPage};
-pub use grade::{GradeInfo, HackLabel, HackPattern, TestCounts};
+pub use grade::{GradeInfo, HackLabel, HackPattern, PartRewards, TestCounts};
 pub use history::HistoryPolicy;
 pub use id::{CallId, Epoch, GroupId, NodeId, QueueName, SessionId, TaskId};
 pub use node::{

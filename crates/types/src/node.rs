@@ -1,7 +1,7 @@
 //! What nodes and the server say to each other. The node asks, the server answers:
 //! outbound HTTP only, so nodes work behind firewalls and survive server restarts.
 
-use crate::{Epoch, GroupId, NodeId, SessionId, Stage, TaskSpec};
+use crate::{Epoch, GroupId, NodeId, RuntimeOffer, SessionId, Stage, TaskSpec};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -62,6 +62,9 @@ pub struct NodeInfo {
     pub slots: Slots,
     /// Runtimes that work there: `local`, `docker`.
     pub runtimes: Vec<String>,
+    /// What each of them can be asked for there; nothing from nodes of older versions.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub offers: Vec<RuntimeOffer>,
     /// The engine behind its gateway, for people: kind, URL, model.
     pub engine: String,
     /// Sessions it holds per stage.
@@ -258,6 +261,10 @@ pub struct ReleaseRequest {
     /// Why, in words, for the server's log.
     #[serde(default)]
     pub reason: String,
+    /// Whether they failed there, so that each pauses before it is tried again: it may be the
+    /// task that fails, and every node would take it and give it back at once.
+    #[serde(default)]
+    pub failed: bool,
 }
 
 /// Answer to [`ReleaseRequest`].

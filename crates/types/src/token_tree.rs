@@ -64,6 +64,15 @@ pub struct TreeLineage {
     pub lineage: LineageInfo,
     /// The calls it is made of, oldest first.
     pub calls: Vec<CallId>,
+    /// Its own reward, where the evaluator gave it one; else that of the rollout is its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reward: Option<f64>,
+    /// As of a trace.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub turn_scores: Vec<Option<f64>>,
+    /// As of a trace: counted from behind its `prompt_tokens`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub turn_ends: Vec<u64>,
     /// As of a trace.
     #[schema(value_type = Object)]
     pub sampling: Value,

@@ -190,9 +190,17 @@ pub struct Trace {
     /// Why the last reply ended: `stop`, `tool_calls`, `length`, `cancelled` by the harness.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finish_reason: Option<String>,
-    /// Reward of the rollout.
+    /// Its own reward where the evaluator gave it one, else that of the rollout.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reward: Option<f64>,
+    /// Rewards of its calls, which are the agent's turns, null where one has none; none at all
+    /// where no call has one. As long as `calls`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub turn_scores: Vec<Option<f64>>,
+    /// One past the last response position that each call sampled, where its reward belongs in
+    /// a row of rewards per token. As long as `calls`; absent in traces of older versions.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub turn_ends: Vec<u64>,
     /// Which weights sampled what; runs over the response, sampled positions only.
     pub weight_versions: Vec<WeightSpan>,
     /// Where it comes from.

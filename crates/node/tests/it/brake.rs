@@ -95,3 +95,24 @@ async fn a_set_up_command_that_fails_does_not_slow_a_machine() {
     cluster.ended(&task).await;
     node.shutdown(Duration::ZERO).await;
 }
+
+/// What a broken machine makes of a journal may be all that there is of a session's calls.
+#[tokio::test(flavor = "multi_thread")]
+async fn promise_4_no_session_goes_back_whose_journal_cannot_be_read() {
+    let cluster = Cluster::new().await;
+    let mut config = cluster.config("a").await;
+    let gates = Gates::of(&mut config, OPEN, OPEN);
+    gates.spoil();
+    let other = cluster.submit(json!({"max_attempts": 1})).await;
+    let task = cluster.submit(json!({"num_samples": 5, "max_attempts": 1})).await;
+    let node = Node::start(config).await.unwrap();
+    for task in [other, task] {
+        for session in cluster.ended(&task).await {
+            let report = session.report().unwrap_or_else(|| panic!("{session:?}"));
+            let kept = report.artifacts.iter().find(|artifact| artifact.name == "journal");
+            assert!(kept.is_some_and(|journal| journal.size > 0), "{report:?}");
+        }
+    }
+    assert_eq!(cluster.trouble("a").await.kind, TroubleKind::Sandbox);
+    node.shutdown(Duration::ZERO).await;
+}

@@ -4,6 +4,7 @@ use async_trait::async_trait;
 use polar_node::NodeConfig;
 use polar_sandbox::{Exec, ExecEnd, Sandbox, SandboxError, SandboxProvider, SandboxSpec};
 use std::collections::HashSet;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use tokio::sync::Semaphore;
@@ -27,6 +28,8 @@ pub(crate) struct Gates {
     pub(crate) removing: Gate,
     /// Whether no sandbox can be made.
     broken: AtomicBool,
+    /// Whether sandboxes break off inside Polar, with a journal that cannot be read.
+    spoils: AtomicBool,
     live: AtomicUsize,
     most: AtomicUsize,
 }
@@ -42,6 +45,7 @@ impl Gates {
             making: gate(making),
             removing: gate(removing),
             broken: AtomicBool::new(false),
+            spoils: AtomicBool::new(false),
             live: AtomicUsize::new(0),
             most: AtomicUsize::new(0),
         });
@@ -55,6 +59,11 @@ impl Gates {
     /// Lets no sandbox be made, or all again.
     pub(crate) fn break_down(&self, broken: bool) {
         self.broken.store(broken, Ordering::SeqCst);
+    }
+
+    /// Breaks every attempt off once it has a journal, of which nothing can be read then.
+    pub(crate) fn spoil(&self) {
+        self.spoils.store(true, Ordering::SeqCst);
     }
 
     /// Sandboxes there are now.
@@ -88,10 +97,11 @@ impl SandboxProvider for GatedProvider {
         if self.gates.broken.load(Ordering::SeqCst) {
             return Err(SandboxError::retryable("make a sandbox", "the machine is broken"));
         }
+        let attempt = spec.host_dir.parent().unwrap().to_owned();
         let inner = self.inner.create(spec).await?;
         let live = self.gates.live.fetch_add(1, Ordering::SeqCst) + 1;
         self.gates.most.fetch_max(live, Ordering::SeqCst);
-        Ok(Box::new(GatedSandbox { inner, gates: self.gates.clone() }))
+        Ok(Box::new(GatedSandbox { inner, attempt, gates: self.gates.clone() }))
     }
 
     async fn sweep(&self, keep: &HashSet<String>) -> Result<u32, SandboxError> {
@@ -101,6 +111,8 @@ impl SandboxProvider for GatedProvider {
 
 struct GatedSandbox {
     inner: Box<dyn Sandbox>,
+    /// The folder of the session's attempt.
+    attempt: PathBuf,
     gates: Arc<Gates>,
 }
 
@@ -131,6 +143,11 @@ impl Sandbox for GatedSandbox {
     }
 
     async fn mark_base(&self) -> Result<(), SandboxError> {
+        let journal = self.attempt.join("artifacts/journal");
+        if self.gates.spoils.load(Ordering::SeqCst) && journal.exists() {
+            std::fs::write(journal, "not to be read, yet somebody's").unwrap();
+            panic!("broken off");
+        }
         self.inner.mark_base().await
     }
 

@@ -158,22 +158,46 @@ impl Images {
         })
     }
 
-    /// Removes what was never finished, and images whose file has changed since.
-    pub(super) fn sweep(&self) -> io::Result<()> {
-        let entries = match fs::read_dir(&self.cache) {
-            Err(problem) if problem.kind() == io::ErrorKind::NotFound => return Ok(()),
-            entries => entries?,
-        };
-        let folders: Vec<PathBuf> =
-            entries.flatten().map(|entry| entry.path()).filter(|path| path.is_dir()).collect();
-        for folder in &folders {
-            let name = folder.file_name().unwrap_or_default().to_string_lossy();
-            if name.starts_with("unfinished-") || is_outdated(folder, &folders) {
-                remove_unless_held(folder)?;
-            }
-        }
-        Ok(())
+    /// Removes what was never finished, and images whose file has changed since. Thousands of
+    /// files may lie in each.
+    pub(super) async fn sweep(&self) -> Result<(), SandboxError> {
+        let cache = self.cache.clone();
+        blocking(move || {
+            sweep(&cache)
+                .map_err(|problem| SandboxError::retryable("remove outdated images", problem))
+        })
+        .await
     }
+
+    /// Which of the versions of an image file is there now; nothing of what has no versions.
+    pub(super) async fn id(&self, named: &str) -> Result<Option<String>, SandboxError> {
+        let named = named.to_owned();
+        blocking(move || match Source::of(&named)? {
+            Source::Packed { name, uri } if !is_remote(&uri) => Ok(Some(name)),
+            Source::Packed { .. } | Source::Folder(_) => Ok(None),
+        })
+        .await
+    }
+}
+
+fn sweep(cache: &Path) -> io::Result<()> {
+    let entries = match fs::read_dir(cache) {
+        Err(problem) if problem.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries?,
+    };
+    let folders: Vec<PathBuf> =
+        entries.flatten().map(|entry| entry.path()).filter(|path| path.is_dir()).collect();
+    for folder in &folders {
+        let name = folder.file_name().unwrap_or_default().to_string_lossy();
+        if name.starts_with("unfinished-") || is_outdated(folder, &folders) {
+            remove_unless_held(folder)?;
+        }
+    }
+    Ok(())
+}
+
+fn is_remote(named: &str) -> bool {
+    REMOTE.iter().any(|scheme| named.starts_with(scheme))
 }
 
 /// What a task names.
@@ -187,7 +211,7 @@ enum Source {
 
 impl Source {
     fn of(named: &str) -> Result<Source, SandboxError> {
-        if REMOTE.iter().any(|scheme| named.starts_with(scheme)) {
+        if is_remote(named) {
             let name = format!("{:016x}", hash(&named));
             return Ok(Source::Packed { uri: named.to_owned(), name });
         }
@@ -311,8 +335,7 @@ async fn build(
     }
     let said = String::from_utf8_lossy(&output.stderr);
     let message = format!("`image` {uri:?} could not be unpacked: {}", said.trim());
-    let remote = REMOTE.iter().any(|scheme| uri.starts_with(scheme));
-    Err(SandboxError { action: ACTION.into(), message, retryable: remote })
+    Err(SandboxError { action: ACTION.into(), message, retryable: is_remote(uri) })
 }
 
 /// Whether there is a younger one of the same source.

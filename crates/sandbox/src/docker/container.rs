@@ -43,7 +43,7 @@ const LOOK: &str = r#"
     done </proc/self/status
     for folder; do if [ -d "$folder" ]; then printf 'y '; else printf 'n '; fi; done"#;
 /// Why Podman leaves limits out.
-const WITHOUT_CGROUPS: &str = "Podman without root makes cgroups only with their version 2, \
+pub(super) const WITHOUT_CGROUPS: &str = "Podman without root makes cgroups only with their version 2, \
      delegated to its user as by a login with systemd; docker holds to it anywhere";
 /// How long the first process of a container whose others were killed may live on.
 const DEATH: Duration = Duration::from_secs(1);

@@ -1,12 +1,13 @@
 //! The Docker daemon: what is asked of it, how long that may take, and what its errors
 //! mean for whoever reads them.
 
+use super::container::WITHOUT_CGROUPS;
 use super::engine::ContainerEngine;
 use crate::{SandboxError, processes};
 use bollard::container::LogOutput;
 use bollard::errors::Error;
 use bollard::exec::{StartExecOptions, StartExecResults};
-use bollard::models::{ContainerCreateBody, ExecConfig, NetworkDisconnectRequest};
+use bollard::models::{ContainerCreateBody, ExecConfig, ImageInspect, NetworkDisconnectRequest};
 use bollard::query_parameters::{
     CreateContainerOptions, CreateImageOptions, DownloadFromContainerOptions,
     InspectContainerOptions, ListContainersOptions, RemoveContainerOptions,
@@ -20,7 +21,7 @@ use std::collections::{HashMap, HashSet};
 use std::future::Future;
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::time::Duration;
 use tokio::io::AsyncWrite;
@@ -78,6 +79,33 @@ impl Daemon {
         let action = format!("check {}", self.engine.name());
         let client = self.client(&action).await?;
         self.ask(&action, client.ping()).await.map(drop)
+    }
+
+    /// Fields that it surely can't hold to, each with the reason. The rest is found out when a
+    /// sandbox is made.
+    pub(super) async fn lacking(&self) -> Result<Vec<(&'static str, String)>, SandboxError> {
+        let action = format!("ask {} what it can do", self.engine.name());
+        let info = self.ask(&action, self.client(&action).await?.info()).await?;
+        let mut lacking = Vec::new();
+        if self.engine == ContainerEngine::Podman {
+            for (field, is_there) in [
+                ("cpus", info.cpu_cfs_quota),
+                ("memory_mb", info.memory_limit),
+                ("pids", info.pids_limit),
+            ] {
+                if is_there == Some(false) {
+                    lacking.push((field, WITHOUT_CGROUPS.to_owned()));
+                }
+            }
+        }
+        let names = info.runtimes.unwrap_or_default();
+        let has_nvidia = names.keys().any(|name| name.contains("nvidia"))
+            || Path::new("/dev/nvidiactl").exists();
+        if self.engine == ContainerEngine::Docker && !has_nvidia {
+            let why = "it has no NVIDIA GPU; use a node with one and NVIDIA's container toolkit";
+            lacking.push(("gpus", why.to_owned()));
+        }
+        Ok(lacking)
     }
 
     /// Makes a container; gets its image first when it isn't on this machine.
@@ -322,16 +350,29 @@ impl Daemon {
         self.places.acquire().await.map_err(|problem| SandboxError::retryable(action, problem))
     }
 
-    /// Pulls an image unless it is on this machine.
-    pub(super) async fn get_image(&self, image: &str) -> Result<(), SandboxError> {
-        let action = format!("get image {image:?}");
+    /// Id of an image on this machine; nothing while it is not there.
+    pub(super) async fn image_id(&self, image: &str) -> Result<Option<String>, SandboxError> {
+        Ok(self.inspect_image(image).await?.and_then(|found| found.id))
+    }
+
+    async fn inspect_image(&self, image: &str) -> Result<Option<ImageInspect>, SandboxError> {
+        let action = format!("look at image {image:?}");
         let client = self.client(&action).await?;
         match timeout(ANSWER, client.inspect_image(image)).await {
-            Ok(Ok(_)) => return Ok(()),
-            Ok(Err(Error::DockerResponseServerError { status_code: 404, .. })) => {}
-            Ok(Err(problem)) => return Err(explain(&action, problem)),
-            Err(_) => return Err(self.late(&action)),
+            Ok(Ok(found)) => Ok(Some(found)),
+            Ok(Err(Error::DockerResponseServerError { status_code: 404, .. })) => Ok(None),
+            Ok(Err(problem)) => Err(explain(&action, problem)),
+            Err(_) => Err(self.late(&action)),
         }
+    }
+
+    /// Pulls an image unless it is on this machine.
+    pub(super) async fn get_image(&self, image: &str) -> Result<(), SandboxError> {
+        if self.inspect_image(image).await?.is_some() {
+            return Ok(());
+        }
+        let action = format!("get image {image:?}");
+        let client = self.client(&action).await?;
         tracing::info!(image, "image is not on this machine, pulling it");
         let tagged = image.rsplit('/').next().is_some_and(|name| name.contains([':', '@']));
         let tag = (!tagged).then(|| "latest".to_owned());

@@ -83,6 +83,7 @@ async fn take_back(app: &App, request: &LeaseRequest, leases: Vec<Lease>) {
         node_id: request.node.node_id.clone(),
         items,
         reason: "the node hung up before it had the lease".to_owned(),
+        failed: false,
     };
     if let Err(error) = app.store.release(&request, app.now()).await {
         tracing::warn!(%error, "leases that were not delivered will expire");

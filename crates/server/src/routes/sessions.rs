@@ -12,7 +12,7 @@ use axum::response::{IntoResponse, Response};
 use http::header;
 use polar_types::{
     Artifact, CallSummary, FieldProblem, ResultAck, SessionId, SessionInfo, SessionReport,
-    Trajectory,
+    SessionStatus, Trajectory,
 };
 use serde::Deserialize;
 use std::sync::Arc;
@@ -25,8 +25,11 @@ pub(crate) async fn get(
     PathId(id): PathId<SessionId>,
 ) -> Result<Json<SessionInfo>, ApiError> {
     let mut session = app.store.session(&id).await?;
-    let nodes = app.store.nodes(app.now()).await?;
-    say_why_nobody_takes(std::slice::from_mut(&mut session), &nodes);
+    if session.status == SessionStatus::Queued {
+        let demand = app.store.demand(&session.task_id).await?;
+        let nodes = app.store.nodes(app.now()).await?;
+        say_why_nobody_takes(std::slice::from_mut(&mut session), &demand, &nodes);
+    }
     Ok(Json(session))
 }
 

@@ -3,15 +3,17 @@
 use crate::app::App;
 use crate::error::{ApiError, ErrorBody};
 use crate::examples::SMALLEST_TASK;
-use crate::explain::say_why_nobody_takes;
+use crate::explain::{say_why_nobody_takes, why_nobody_can};
 use crate::extract::{Params, PathId, Whole};
 use crate::problems;
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
-use polar_store::{NewTask, TaskQuery};
-use polar_types::{FieldProblem, SessionList, TaskId, TaskInfo, TaskPage, TaskRequest, TaskStatus};
+use polar_store::{NewTask, StoreError, TaskQuery};
+use polar_types::{
+    Demand, FieldProblem, SessionList, TaskId, TaskInfo, TaskPage, TaskRequest, TaskStatus,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -53,6 +55,7 @@ pub(crate) async fn submit(
         Value::Array(items) => (read_batch(items, &app)?, true),
         one => (vec![read(one, "", &app).map_err(ApiError::fields)?], false),
     };
+    check_nodes(&app, &tasks, batch).await?;
     let stored = app.store.submit(tasks, app.now()).await?;
     let created = stored.iter().any(|task| task.created);
     let status = if created { StatusCode::CREATED } else { StatusCode::OK };
@@ -88,6 +91,24 @@ fn read_batch(items: Vec<Value>, app: &App) -> Result<Vec<NewTask>, ApiError> {
         return Err(ApiError::field("body", what, &format!("[{SMALLEST_TASK}]")));
     }
     Ok(tasks)
+}
+
+/// Refuses tasks that no node can run, unless they are stored already.
+async fn check_nodes(app: &App, tasks: &[NewTask], batch: bool) -> Result<(), ApiError> {
+    let nodes = app.store.nodes(app.now()).await?;
+    let mut wrong = Vec::new();
+    for (index, task) in tasks.iter().enumerate() {
+        let Some(problem) = why_nobody_can(&Demand::of(&task.spec), &nodes) else { continue };
+        match app.store.task(&task.spec.task_id).await {
+            Ok(_) => {}
+            Err(StoreError::NotFound { .. }) => {
+                let prefix = if batch { format!("tasks[{index}].") } else { String::new() };
+                wrong.push(FieldProblem { field: format!("{prefix}{}", problem.field), ..problem });
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    if wrong.is_empty() { Ok(()) } else { Err(ApiError::fields(wrong)) }
 }
 
 fn read(value: Value, prefix: &str, app: &App) -> Result<NewTask, Vec<FieldProblem>> {
@@ -184,6 +205,7 @@ pub(crate) async fn sessions(
     PathId(id): PathId<TaskId>,
 ) -> Result<Json<SessionList>, ApiError> {
     let mut sessions = app.store.sessions(&id).await?;
-    say_why_nobody_takes(&mut sessions, &app.store.nodes(app.now()).await?);
+    let (demand, nodes) = (app.store.demand(&id).await?, app.store.nodes(app.now()).await?);
+    say_why_nobody_takes(&mut sessions, &demand, &nodes);
     Ok(Json(SessionList { task_id: id, sessions }))
 }

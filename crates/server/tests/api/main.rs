@@ -11,6 +11,7 @@ mod batches;
 mod blobs;
 mod callbacks;
 mod crash;
+mod demands;
 mod documents;
 mod events;
 mod leases;

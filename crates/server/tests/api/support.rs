@@ -223,6 +223,7 @@ pub(crate) fn node_info(node: &str, boot: &str) -> NodeInfo {
         version: "0".to_owned(),
         slots: Slots::default(),
         runtimes: vec!["local".to_owned()],
+        offers: Vec::new(),
         engine: "simulator".to_owned(),
         held: BTreeMap::new(),
         troubles: Vec::new(),

@@ -15,6 +15,16 @@ use std::path::{Path, PathBuf};
 /// Exit code of a command that SIGKILL ended.
 const KILLED: i32 = 137;
 
+/// Most bytes of a report that are read.
+const MOST_REPORT: u64 = 4 << 20;
+
+/// What a task says of an evaluator's command.
+pub(super) struct Command<'a> {
+    pub(super) command: &'a str,
+    pub(super) workdir: Option<&'a str>,
+    pub(super) env: &'a BTreeMap<String, String>,
+}
+
 /// A command that was run where the work is graded.
 pub(super) struct Run {
     pub(super) end: ExecEnd,
@@ -34,9 +44,7 @@ impl Attempt {
     pub(super) async fn evaluate_command(
         &self,
         place: &Place<'_>,
-        command: &str,
-        workdir: Option<&str>,
-        env: &BTreeMap<String, String>,
+        Command { command, workdir, env }: Command<'_>,
         reward: RewardSource,
     ) -> Result<Verdict, Stop> {
         let limit = self.runner.config.output_limit;
@@ -48,6 +56,49 @@ impl Attempt {
             seconds: place.seconds,
         };
         Ok(reward_of(reward, &ended, self.evaluator.of(command)))
+    }
+
+    /// The verdict that a command writes to a file, which can say more than a number.
+    pub(super) async fn evaluate_by_report(
+        &self,
+        place: &Place<'_>,
+        Command { command, workdir, env }: Command<'_>,
+    ) -> Result<Verdict, Stop> {
+        let folder = format!("{}/.polar-grader-{}", place.sandbox.home(), place.next_command());
+        // Nothing that is there already is a report.
+        let removal = ["rm", "-rf", "--", &folder].map(str::to_owned).to_vec();
+        if let (ExecEnd::TimedOut, _) = self.read_graded(place, None, removal, MOST_REPORT).await? {
+            return Ok(Verdict::failed("there was no time left to run the evaluator"));
+        }
+        let (context, report) = (format!("{folder}/context.json"), format!("{folder}/report.json"));
+        let told = self.context(place.sandbox.workdir(), &place.calls).to_string();
+        let write = place.sandbox.write_file(&context, told.as_bytes(), false);
+        let written = self.unless_stopped(write).await?;
+        written.map_err(|error| crate::maker::sandbox_failure(error.to_string()))?;
+        let mut env = env.clone();
+        env.insert("POLAR_CONTEXT".to_owned(), context);
+        env.insert("POLAR_REPORT".to_owned(), report.clone());
+        let limit = self.runner.config.output_limit;
+        let run = self.run_graded(place, command, workdir, &env, limit).await?;
+        match run.exit_code(place.seconds) {
+            Ok(0) => {}
+            Ok(code) => {
+                return Ok(Verdict::failed(format!(
+                    "the evaluator ended with exit code {code}, so its report does not count; see \
+                     grader.log, and have the command write a report for failed work too"
+                )));
+            }
+            Err(why) => return Ok(Verdict::failed(why)),
+        }
+        let read = ["cat", "--", &report].map(str::to_owned).to_vec();
+        let told: serde_json::Value = match self.read_graded(place, None, read, MOST_REPORT).await?
+        {
+            (ExecEnd::Exited(0), Ok(bytes)) => serde_json::from_slice(&bytes).unwrap_or_default(),
+            _ => serde_json::Value::Null,
+        };
+        Ok(place.calls.verdict(&told).unwrap_or_else(|problem| {
+            Verdict::failed(format!("the evaluator's report ($POLAR_REPORT): {problem}"))
+        }))
     }
 
     /// Runs a shell command where the work is graded, and adds its output to grader.log.
@@ -161,7 +212,7 @@ fn reward_of(source: RewardSource, ended: &Ended<'_>, before: &Found) -> Verdict
             }
         }
         // What the lowest reward is, only the task knows.
-        (RewardSource::Stdout, code) => Verdict::failed(format!(
+        (RewardSource::Stdout | RewardSource::Report, code) => Verdict::failed(format!(
             "the evaluator ended with exit code {code}, so its number does not count; see \
              grader.log, and have the command print a reward for failed work too, as in \
              `./grade || echo 0`"

@@ -1,9 +1,10 @@
 //! Evaluators that are made of others.
 
+use super::parts::{joined, weighted};
 use super::{Place, Verdict};
 use crate::attempt::Attempt;
 use crate::failure::Stop;
-use polar_types::{EvaluatorSpec, HackLabel, WeightedEvaluator};
+use polar_types::{EvaluatorSpec, HackLabel, PartRewards, WeightedEvaluator};
 
 impl Attempt {
     pub(super) async fn evaluate_sum(
@@ -15,7 +16,11 @@ impl Attempt {
         let mut sum = 0.0;
         for part in of {
             match self.evaluate_part(place, &part.evaluator, &mut parts).await? {
-                Some(reward) => sum += part.weight * reward,
+                Some(told) => {
+                    sum += part.weight * told.reward;
+                    let rewards = weighted(told.rewards, part.weight);
+                    parts.rewards = joined(parts.rewards, rewards, |one, other| one + other);
+                }
                 None => return Ok(parts.without_reward()),
             }
         }
@@ -31,7 +36,10 @@ impl Attempt {
         let mut smallest = f64::INFINITY;
         for part in of {
             match self.evaluate_part(place, part, &mut parts).await? {
-                Some(reward) => smallest = smallest.min(reward),
+                Some(told) => {
+                    smallest = smallest.min(told.reward);
+                    parts.rewards = joined(parts.rewards, told.rewards, f64::min);
+                }
                 None => return Ok(parts.without_reward()),
             }
         }
@@ -45,8 +53,9 @@ impl Attempt {
     ) -> Result<Verdict, Stop> {
         let mut parts = Parts::default();
         for part in of {
-            if let Some(reward) = self.evaluate_part(place, part, &mut parts).await? {
-                return Ok(parts.with_reward(reward));
+            if let Some(told) = self.evaluate_part(place, part, &mut parts).await? {
+                parts.rewards = told.rewards;
+                return Ok(parts.with_reward(told.reward));
             }
         }
         Ok(parts.without_reward())
@@ -57,13 +66,20 @@ impl Attempt {
         place: &Place<'_>,
         part: &EvaluatorSpec,
         parts: &mut Parts,
-    ) -> Result<Option<f64>, Stop> {
+    ) -> Result<Option<Told>, Stop> {
         let mut verdict = self.evaluate(place, part).await?;
         parts.labels.append(&mut verdict.labels);
-        let reward = verdict.reward;
+        let rewards = verdict.rewards.clone();
+        let told = verdict.reward.map(|reward| Told { reward, rewards });
         parts.infos.push(verdict.info(part, place.kind));
-        Ok(reward)
+        Ok(told)
     }
+}
+
+/// The numbers that a part gave.
+struct Told {
+    reward: f64,
+    rewards: PartRewards,
 }
 
 /// What parts found so far.
@@ -71,13 +87,15 @@ impl Attempt {
 struct Parts {
     infos: Vec<polar_types::GradeInfo>,
     labels: Vec<HackLabel>,
+    rewards: PartRewards,
 }
 
 impl Parts {
     fn with_reward(self, reward: f64) -> Verdict {
         // What is worth knowing of a part is worth knowing of the whole.
         let note = self.infos.iter().find_map(|part| part.note.clone());
-        Verdict { note, parts: self.infos, labels: self.labels, ..Verdict::of(reward) }
+        let (rewards, parts, labels) = (self.rewards, self.infos, self.labels);
+        Verdict { note, rewards, parts, labels, ..Verdict::of(reward) }
     }
 
     fn without_reward(self) -> Verdict {

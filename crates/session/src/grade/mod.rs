@@ -17,6 +17,7 @@ mod fresh;
 mod harbor;
 mod labels;
 mod outside;
+mod parts;
 mod python;
 mod reports;
 mod swebench;
@@ -25,9 +26,12 @@ mod tests;
 use crate::attempt::Attempt;
 use crate::failure::Stop;
 use crate::maker::Deadline;
+use command::Command;
+use parts::Calls;
 use polar_sandbox::Sandbox;
 use polar_types::{
-    EvaluatorSpec, GradeInfo, GradingSandbox, HackLabel, OnHack, Outcome, Side, Stage, TestCounts,
+    EvaluatorSpec, GradeInfo, GradingSandbox, HackLabel, OnHack, Outcome, PartRewards,
+    RewardSource, Side, Stage, TestCounts,
 };
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -62,6 +66,7 @@ struct Verdict {
     reward: Option<f64>,
     error: Option<String>,
     note: Option<String>,
+    rewards: PartRewards,
     tests: Option<TestCounts>,
     parts: Vec<GradeInfo>,
     labels: Vec<HackLabel>,
@@ -89,6 +94,7 @@ impl Verdict {
             reward: self.reward,
             error: self.error,
             note: self.note,
+            rewards: Some(self.rewards).filter(|rewards| !rewards.is_empty()),
             tests: self.tests,
             parts: self.parts,
         }
@@ -120,6 +126,8 @@ struct Place<'a> {
     /// The budget that the deadline is made of.
     seconds: f64,
     kind: GradingSandbox,
+    /// What the session did, for evaluators that look at it.
+    calls: Calls,
     /// Numbers the logs.
     commands: AtomicU32,
 }
@@ -162,6 +170,7 @@ impl Attempt {
             let seen = label.pattern.words();
             verdict = Verdict {
                 reward: Some(0.0),
+                rewards: PartRewards::default(),
                 note: Some(format!("reward 0 (`grading.on_hack: zero`): {seen}, {}", label.place)),
                 ..verdict
             };
@@ -188,6 +197,10 @@ impl Attempt {
             }
             Err(stop) => return Err(stop),
         }
+        let calls = match parts::may_be_told(&task.evaluator) {
+            true => self.calls().await,
+            false => Calls::default(),
+        };
         self.waits(Stage::Grade, "its evaluator");
         let seconds = task.budgets.grade_seconds;
         let place = Place {
@@ -195,6 +208,7 @@ impl Attempt {
             deadline: Instant::now() + Duration::from_secs_f64(seconds),
             seconds,
             kind: task.grading_sandbox(),
+            calls,
             commands: AtomicU32::new(0),
         };
         self.evaluate(&place, &task.evaluator).await
@@ -210,8 +224,11 @@ impl Attempt {
             match evaluator {
                 EvaluatorSpec::None {} => Ok(Verdict::default()),
                 EvaluatorSpec::Command { command, workdir, env, reward } => {
-                    let workdir = workdir.as_deref();
-                    self.evaluate_command(place, command, workdir, env, *reward).await
+                    let command = Command { command, workdir: workdir.as_deref(), env };
+                    match reward {
+                        RewardSource::Report => self.evaluate_by_report(place, command).await,
+                        _ => self.evaluate_command(place, command, *reward).await,
+                    }
                 }
                 EvaluatorSpec::Tests(tests) => self.evaluate_tests(place, tests).await,
                 EvaluatorSpec::Harbor(harbor) => self.evaluate_harbor(place, harbor).await,

@@ -82,23 +82,14 @@ impl Attempt {
             "metadata": task.metadata,
             "diff": self.kept_text("workspace.diff"),
             "output": self.kept_text("stdout.log"),
+            "calls": place.calls.shown(),
         });
         let asked =
             Asked { url: &http.url, key_env: http.key_env.as_deref(), attempts: http.attempts };
-        let answer = self.ask(place, asked, &body, |answer| {
-            let reward = answer["reward"].as_f64().filter(|reward| reward.is_finite());
-            let reward = reward.ok_or_else(|| {
-                format!("its answer has no number `reward`: {}", clip(&answer.to_string(), 200))
-            })?;
-            Ok((reward, answer["note"].as_str().map(str::to_owned)))
-        });
-        Ok(match answer.await? {
-            Ok((reward, note)) => {
-                let note = note.map(|note| clip(&note, 1000));
-                Verdict { note, ..Verdict::of(reward) }
-            }
-            Err(problem) => Verdict::failed(format!("{}: {problem}", http.url)),
-        })
+        let answer = self.ask(place, asked, &body, |answer| place.calls.verdict(answer));
+        Ok(answer
+            .await?
+            .unwrap_or_else(|problem| Verdict::failed(format!("{}: {problem}", http.url))))
     }
 
     fn is_the_gateway(&self, url: &str) -> bool {

@@ -5,9 +5,9 @@ use crate::attempt::Attempt;
 use crate::failure::Stop;
 use polar_sandbox::ExecEnd;
 use polar_types::PythonEvaluator;
-use serde_json::{Value, json};
+use serde_json::Value;
 
-/// Calls the function. The number goes into a file, since what is imported may print.
+/// Calls the function. What it gives goes into a file, since what is imported may print.
 const CALL: &str = r#"import importlib.util
 import json
 import os
@@ -20,13 +20,15 @@ module = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)
 with open(os.path.join(folder, "context.json"), encoding="utf-8") as file:
     context = json.load(file)
-reward = getattr(module, name)(context)
+told = getattr(module, name)(context)
+if not isinstance(told, dict):
+    told = {"reward": float(told)}
 with open(result, "w", encoding="utf-8") as file:
-    json.dump(float(reward), file)
+    json.dump(told, file)
 "#;
 const RUN: &str =
     r#"exec $POLAR_PYTHON -I "$POLAR_FOLDER/call.py" "$POLAR_FOLDER" "$POLAR_FUNCTION""#;
-const MOST_RESULT: u64 = 4096;
+const MOST_RESULT: u64 = 4 << 20;
 
 impl Attempt {
     pub(super) async fn evaluate_by_python(
@@ -40,13 +42,7 @@ impl Attempt {
         if let (ExecEnd::TimedOut, _) = self.read_graded(place, None, removal, MOST_RESULT).await? {
             return Ok(Verdict::failed("there was no time left to run the function"));
         }
-        let context = json!({
-            "instruction": self.lease.task.instruction,
-            "metadata": self.lease.task.metadata,
-            "session_id": self.lease.session_id,
-            "task_id": self.lease.task.task_id,
-            "workdir": place.sandbox.workdir(),
-        });
+        let context = self.context(place.sandbox.workdir(), &place.calls);
         for (name, content) in [
             ("call.py", CALL.to_owned()),
             ("grader.py", python.code.clone()),
@@ -82,9 +78,8 @@ impl Attempt {
             }
             _ => Value::Null,
         };
-        Ok(match result.as_f64().filter(|reward| reward.is_finite()) {
-            Some(reward) => Verdict::of(reward),
-            None => Verdict::failed(format!("the function `{}` gave no number", python.function)),
-        })
+        Ok(place.calls.verdict(&result).unwrap_or_else(|problem| {
+            Verdict::failed(format!("the function `{}` gave no reward: {problem}", python.function))
+        }))
     }
 }

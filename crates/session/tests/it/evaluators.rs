@@ -1,7 +1,7 @@
 //! Evaluators that follow a benchmark's rules, or ask elsewhere.
 
 use crate::ground::{Ground, artifact};
-use polar_types::{EndReason, GradingSandbox, SessionReport};
+use polar_types::{EndReason, GradingSandbox, SessionReport, Trajectory};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -117,6 +117,65 @@ async fn a_function_in_python_gives_the_reward() {
         let graded = reward.is_some();
         assert_eq!(reason == EndReason::GraderFailure, !graded, "{reason:?}");
     }
+}
+
+/// Two turns ask for commands, the last one ends; each evaluator is told of all.
+#[tokio::test(flavor = "multi_thread")]
+async fn rewards_of_turns_and_traces_land_in_the_traces() {
+    let ground = Ground::new().await;
+    let python = "def grade(context):\n    calls = context['calls']\n    \
+        of = {c['call_id']: len(c['reply'].get('tool_calls') or []) / 2 for c in calls}\n    \
+        return {'reward': 1, 'note': 'told', 'rewards': {'calls': of, 'traces': [0.75]}}\n";
+    let report = "python3 - <<'END'\nimport json, os\n\
+        context = json.load(open(os.environ['POLAR_CONTEXT']))\n\
+        assert len(context['calls']) == 3 and context['workdir'] == os.getcwd()\n\
+        told = {'reward': 1, 'rewards': {'turns': [0.5, 0.5, 0], 'traces': [0.75]}}\n\
+        json.dump(told, open(os.environ['POLAR_REPORT'], 'w'))\nEND\n";
+    for strategy in ["prefix_merging", "prefix_tree"] {
+        for evaluator in [
+            json!({"type": "python", "code": python}),
+            json!({"type": "command", "command": report, "reward": "report"}),
+            json!({"type": "weighted_sum", "of": [
+                {"weight": 1, "evaluator": {"type": "python", "code": python}},
+                {"weight": 1, "evaluator": {"type": "command", "command": "true"}},
+            ]}),
+        ] {
+            let task = json!({"evaluator": evaluator, "trajectory_strategy": strategy});
+            let (report, folder) = ground.run(task).await;
+            assert!(report.reward >= Some(1.0), "{report:?}");
+            let trajectory: Trajectory =
+                serde_json::from_str(&artifact(&folder, "trajectory.json")).unwrap();
+            assert_eq!(trajectory.reward, report.reward);
+            let traces = polar_trajectory::unroll(&trajectory).unwrap();
+            let trace = &traces[0];
+            assert_eq!(trace.reward, Some(0.75));
+            assert_eq!(
+                trace.turn_scores,
+                [Some(0.5), Some(0.5), Some(0.0)],
+                "{strategy} {evaluator}"
+            );
+            // Where each turn's last token was sampled.
+            let mut ends = trace.turn_ends.iter().map(|end| *end as usize);
+            assert!(ends.clone().all(|end| trace.loss_mask[end - 1] == 1), "{ends:?}");
+            assert_eq!(ends.next_back(), Some(trace.response_ids.len()));
+            let kept = report.grade.unwrap().rewards.unwrap();
+            assert_eq!((kept.calls.len(), kept.traces[&0]), (3, 0.75));
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reward_for_a_call_that_is_not_there_is_told_by_its_field() {
+    let ground = Ground::new().await;
+    let code = "def grade(context):\n    return {'reward': 1, 'rewards': {'calls': {'x': 1}}}\n";
+    let task = json!({"evaluator": {"type": "python", "code": code}});
+    let (report, folder) = ground.run(task).await;
+    assert_eq!((report.reward, report.reason), (None, Some(EndReason::GraderFailure)));
+    let said = report.grade_error.unwrap();
+    assert!(said.contains("rewards.calls.x: the session has no such call"), "{said}");
+    let trajectory: Trajectory =
+        serde_json::from_str(&artifact(&folder, "trajectory.json")).unwrap();
+    assert_eq!((trajectory.reward, trajectory.traces[0].reward), (None, None));
 }
 
 /// A server that answers each request with the next of these, and tells what it was asked.

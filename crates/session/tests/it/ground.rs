@@ -77,6 +77,16 @@ impl Ground {
         warm: u32,
         wrap: impl FnOnce(Arc<dyn SandboxProvider>) -> Arc<dyn SandboxProvider>,
     ) -> Self {
+        Self::with_warm(slots, cache, warm_places(warm), wrap).await
+    }
+
+    /// The same, of other images than the machine itself.
+    pub(crate) async fn with_warm(
+        slots: Slots,
+        cache: Option<PathBuf>,
+        warm: Vec<WarmImage>,
+        wrap: impl FnOnce(Arc<dyn SandboxProvider>) -> Arc<dyn SandboxProvider>,
+    ) -> Self {
         rustls::crypto::ring::default_provider().install_default().ok();
         let dir = tempfile::Builder::new().prefix("polar-session-test-").tempdir().unwrap();
         let simulator = polar_simulator::serve(SimulatorConfig {
@@ -112,7 +122,7 @@ impl Ground {
             gateway_address,
             providers: vec![provider.clone()],
             cache: cache.unwrap_or_else(|| dir.path().join("cache")),
-            warm: warm_places(warm),
+            warm,
             warm_folder: dir.path().join("warm"),
             output_limit: 1 << 20,
         });

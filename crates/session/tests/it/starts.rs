@@ -3,13 +3,13 @@
 
 use crate::ground::{Ground, Session, appears, within};
 use async_trait::async_trait;
-use polar_sandbox::{Sandbox, SandboxError, SandboxProvider, SandboxSpec};
-use polar_session::{Control, Ended};
-use polar_types::{ErrorClass, Outcome, SandboxStart, Slots, Stage};
+use polar_sandbox::{Exec, ExecEnd, Sandbox, SandboxError, SandboxProvider, SandboxSpec};
+use polar_session::{Control, Ended, RuntimeImage, WarmImage};
+use polar_types::{ErrorClass, Outcome, RuntimeKind, SandboxStart, Slots, Stage};
 use serde_json::{Value, json};
 use std::collections::HashSet;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use tokio::sync::Semaphore;
 
 const SLOTS: Slots = Slots { prepare: 2, ready: 2, run: 2, grade: 2, warm: 2 };
@@ -137,10 +137,7 @@ async fn promise_6_who_waits_for_an_image_has_a_budget_and_the_others_go_on() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_image_that_is_pulled_ahead_is_not_got_twice() {
     let (ground, slow) = slow_images().await;
-    let image = polar_session::RuntimeImage {
-        runtime: polar_types::RuntimeKind::Docker,
-        image: Some("wanted".to_owned()),
-    };
+    let image = RuntimeImage { runtime: RuntimeKind::Docker, image: Some("wanted".to_owned()) };
     let runner = ground.runner.clone();
     let pull = tokio::spawn(async move { runner.prepull(&image).await });
     within(async {
@@ -242,17 +239,151 @@ async fn a_warm_sandbox_that_is_lost_costs_nobody_his_session() {
 #[tokio::test(flavor = "multi_thread")]
 async fn promise_7_a_warm_sandbox_that_is_half_made_goes_when_the_node_ends() {
     let ground = warm(1).await;
-    let (count, begun) = (ground.dir.path().join("count"), ground.dir.path().join("begun"));
-    // From the third time on it has no end.
-    let (count, begun_at) = (count.display(), begun.display());
-    let step = format!(
-        "echo >> {count}; if [ $(wc -l < {count}) -gt 2 ]; then touch {begun_at}; sleep 600; fi; \
-         {SET_UP}"
-    );
+    let begun = ground.dir.path().join("begun");
+    // Where it is done ahead it has no end.
+    let step =
+        format!("case $PWD in */warm-*) touch {}; sleep 600 ;; esac; {SET_UP}", begun.display());
     for _ in 0..2 {
         start_of(&ground, task("a", &step)).await;
     }
     appears(&begun).await;
+    close(&ground).await;
+}
+
+/// A runtime whose images get new names, and whose sandboxes stop answering when told to.
+struct Moody {
+    local: Arc<dyn SandboxProvider>,
+    image: Mutex<String>,
+    hangs: Arc<AtomicBool>,
+}
+
+#[async_trait]
+impl SandboxProvider for Moody {
+    fn kind(&self) -> &'static str {
+        "docker"
+    }
+
+    async fn check(&self) -> Result<(), SandboxError> {
+        Ok(())
+    }
+
+    async fn image_id(&self, _: &str) -> Result<Option<String>, SandboxError> {
+        Ok(Some(self.image.lock().unwrap().clone()))
+    }
+
+    async fn create(&self, spec: SandboxSpec) -> Result<Box<dyn Sandbox>, SandboxError> {
+        // What is inside says which image it was made of.
+        let mut spec = SandboxSpec { image: None, ..spec };
+        spec.env.insert("IMAGE".to_owned(), self.image.lock().unwrap().clone());
+        let is_warm = spec.name.starts_with("warm-");
+        let inner = self.local.create(spec).await?;
+        Ok(Box::new(MoodySandbox { inner, hangs: self.hangs.clone(), is_warm }))
+    }
+
+    async fn sweep(&self, keep: &HashSet<String>) -> Result<u32, SandboxError> {
+        self.local.sweep(keep).await
+    }
+}
+
+struct MoodySandbox {
+    inner: Box<dyn Sandbox>,
+    hangs: Arc<AtomicBool>,
+    is_warm: bool,
+}
+
+#[async_trait]
+impl Sandbox for MoodySandbox {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn home(&self) -> &str {
+        self.inner.home()
+    }
+
+    fn workdir(&self) -> &str {
+        self.inner.workdir()
+    }
+
+    fn gateway_url(&self) -> &str {
+        self.inner.gateway_url()
+    }
+
+    async fn write_file(&self, path: &str, content: &[u8], run: bool) -> Result<(), SandboxError> {
+        self.inner.write_file(path, content, run).await
+    }
+
+    async fn exec(&self, exec: Exec) -> Result<ExecEnd, SandboxError> {
+        if self.is_warm && self.hangs.load(Ordering::SeqCst) {
+            return std::future::pending().await;
+        }
+        self.inner.exec(exec).await
+    }
+
+    async fn mark_base(&self) -> Result<(), SandboxError> {
+        self.inner.mark_base().await
+    }
+
+    async fn diff(&self) -> Result<Vec<u8>, SandboxError> {
+        self.inner.diff().await
+    }
+
+    async fn destroy(&self) -> Result<(), SandboxError> {
+        self.inner.destroy().await
+    }
+}
+
+async fn moody() -> (Ground, Arc<Moody>) {
+    let mut moody = None;
+    let of = RuntimeImage { runtime: RuntimeKind::Docker, image: Some("tag".to_owned()) };
+    let warm = vec![WarmImage { of, places: 1 }];
+    let ground = Ground::with_warm(SLOTS, None, warm, |local| {
+        let (image, hangs) = (Mutex::new("old".to_owned()), Arc::default());
+        moody.insert(Arc::new(Moody { local, image, hangs })).clone()
+    })
+    .await;
+    (ground, moody.unwrap())
+}
+
+fn sees_image(image: &str) -> Value {
+    let mut task = of_image("tag");
+    task["harness"]["command"] = json!(format!("test \"$IMAGE\" = {image}"));
+    task
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_name_that_another_image_was_given_gets_that_one() {
+    let (ground, moody) = moody().await;
+    for _ in 0..2 {
+        start_of(&ground, sees_image("old")).await;
+    }
+    stands_by(&ground, 1).await;
+    *moody.image.lock().unwrap() = "new".to_owned();
+    // The one that stands by is of the image that the name meant before.
+    assert!(!start_of(&ground, sees_image("new")).await.warm);
+    within(async { while !start_of(&ground, sees_image("new")).await.warm {} }).await;
+    close(&ground).await;
+}
+
+/// The budget is shorter than a daemon gets to answer.
+#[tokio::test(flavor = "multi_thread")]
+async fn promise_6_a_warm_sandbox_that_hangs_takes_no_more_than_the_sessions_budget() {
+    let (ground, moody) = moody().await;
+    for _ in 0..2 {
+        start_of(&ground, sees_image("old")).await;
+    }
+    stands_by(&ground, 1).await;
+    moody.hangs.store(true, Ordering::SeqCst);
+    let mut task = sees_image("old");
+    task["budgets"] = json!({"prepare_seconds": 1.0});
+    let (report, _) = ground.run(task).await;
+    let Outcome::Failed { class, message, .. } = report.outcome else { panic!("{report:?}") };
+    assert_eq!(class, ErrorClass::Timeout);
+    assert!(message.contains("a warm sandbox"), "{message}");
+    // With time to spare it is one like all others.
+    let start = start_of(&ground, sees_image("old")).await;
+    assert!(!start.warm, "{start:?}");
+    moody.hangs.store(false, Ordering::SeqCst);
     close(&ground).await;
 }
 

@@ -329,7 +329,7 @@ impl State {
         for item in &request.items {
             let id = &item.session_id;
             if self.sessions.get(id).is_some_and(|s| s.is_leased_with(item.epoch)) {
-                self.lose(id, Loss::Released, limits, now);
+                self.lose(id, Loss::from(request), limits, now);
                 released.push(id.clone());
             }
         }

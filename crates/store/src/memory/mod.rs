@@ -15,9 +15,9 @@ use crate::{
 use async_trait::async_trait;
 use jiff::Timestamp;
 use polar_types::{
-    Batch, BatchAnswer, BatchRequest, CallbackState, CallbackStatus, EventPage, Lease, NodeInfo,
-    NodeSeen, QueueInfo, QueueName, ReleaseRequest, RenewRequest, RenewResponse, ResultAck,
-    SessionId, SessionInfo, SessionReport, TaskId, TaskInfo, TaskPage,
+    Batch, BatchAnswer, BatchRequest, CallbackState, CallbackStatus, Demand, EventPage, Lease,
+    NodeInfo, NodeSeen, QueueInfo, QueueName, ReleaseRequest, RenewRequest, RenewResponse,
+    ResultAck, SessionId, SessionInfo, SessionReport, TaskId, TaskInfo, TaskPage,
 };
 use state::State;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -121,6 +121,10 @@ impl TaskStore for MemoryStore {
 
     async fn task(&self, task: &TaskId) -> Result<TaskInfo, StoreError> {
         self.read(|state| state.task_info(task))
+    }
+
+    async fn demand(&self, task: &TaskId) -> Result<Demand, StoreError> {
+        self.read(|state| Ok(Demand::of(&state.find_task(task)?.spec)))
     }
 
     async fn tasks(&self, query: &TaskQuery) -> Result<TaskPage, StoreError> {

@@ -150,7 +150,7 @@ impl Write for Release {
         for item in &self.request.items {
             let found = SessionRow::find(work, item.session_id.as_str()).await?;
             let Some(session) = found.filter(|s| s.is_leased_with(item.epoch.0)) else { continue };
-            lose(work, &session, Loss::Released, self.now).await?;
+            lose(work, &session, Loss::from(&self.request), self.now).await?;
             released.push(session.session_id);
         }
         Ok(released)

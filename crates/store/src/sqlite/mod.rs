@@ -26,9 +26,9 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use lock::Lock;
 use polar_types::{
-    Batch, BatchAnswer, BatchRequest, EventPage, Lease, NodeInfo, NodeSeen, QueueInfo, QueueName,
-    ReleaseRequest, RenewRequest, RenewResponse, ResultAck, SessionId, SessionInfo, SessionReport,
-    TaskId, TaskInfo, TaskPage,
+    Batch, BatchAnswer, BatchRequest, Demand, EventPage, Lease, NodeInfo, NodeSeen, QueueInfo,
+    QueueName, ReleaseRequest, RenewRequest, RenewResponse, ResultAck, SessionId, SessionInfo,
+    SessionReport, TaskId, TaskInfo, TaskPage,
 };
 use rows::backend;
 use sqlx::sqlite::{
@@ -164,6 +164,10 @@ impl TaskStore for SqliteStore {
 
     async fn task(&self, task: &TaskId) -> Result<TaskInfo, StoreError> {
         read::task(&mut *self.snapshot().await?, task).await
+    }
+
+    async fn demand(&self, task: &TaskId) -> Result<Demand, StoreError> {
+        read::demand(&mut *self.snapshot().await?, task).await
     }
 
     async fn tasks(&self, query: &TaskQuery) -> Result<TaskPage, StoreError> {

@@ -7,8 +7,8 @@ use super::rows::{
 use crate::rules::{plus, rfc3339};
 use crate::{EventQuery, Limits, Live, StoreError, TaskQuery};
 use polar_types::{
-    AttemptInfo, CallbackState, Event, EventKind, EventPage, NodeSeen, SessionId, SessionInfo,
-    TaskId, TaskInfo, TaskPage,
+    AttemptInfo, CallbackState, Demand, Event, EventKind, EventPage, NodeSeen, SessionId,
+    SessionInfo, TaskId, TaskInfo, TaskPage,
 };
 use sqlx::sqlite::SqliteRow;
 use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
@@ -30,6 +30,16 @@ pub(super) async fn task(db: &mut SqliteConnection, id: &TaskId) -> Result<TaskI
         tally.into_task(&mut info);
     }
     Ok(info)
+}
+
+pub(super) async fn demand(db: &mut SqliteConnection, id: &TaskId) -> Result<Demand, StoreError> {
+    let row = sqlx::query("SELECT demand FROM task WHERE task_id = $1")
+        .bind(id.as_str())
+        .fetch_optional(&mut *db)
+        .await
+        .map_err(backend)?
+        .ok_or_else(|| StoreError::not_found("task", id))?;
+    json(&row, "demand")
 }
 
 pub(super) async fn tasks(

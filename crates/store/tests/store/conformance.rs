@@ -5,8 +5,8 @@ use crate::samples::{
 };
 use polar_store::{CallbackResult, EventQuery, Expired, Live, StoreError, TaskQuery, TaskStore};
 use polar_types::{
-    CallbackStatus, EndReason, ErrorClass, EventKind, Lease, NodeInfo, Outcome, ResultAck,
-    SessionStatus, Side, Stage, TaskStatus,
+    CallbackStatus, EndReason, ErrorClass, EventKind, Lease, NodeInfo, Outcome, ReleaseRequest,
+    ResultAck, SessionStatus, Side, Stage, TaskStatus,
 };
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -30,6 +30,7 @@ on_every_store!(
     the_time_the_server_was_away_takes_nothing_of_the_budgets,
     promise_6_a_cancelled_session_gets_no_more_time_by_waiting,
     a_release_spends_no_attempt_but_not_for_ever,
+    what_failed_where_it_is_given_back_pauses_before_it_is_tried_again,
     cancelling_ends_what_is_queued_and_asks_for_the_rest,
     a_cancelled_session_is_not_tried_again,
     a_node_that_restarts_loses_what_it_held,
@@ -422,6 +423,22 @@ async fn a_release_spends_no_attempt_but_not_for_ever(store: &dyn TaskStore) {
     assert!(releases > 1);
     let session = store.session(&"t-s0".parse().unwrap()).await.unwrap();
     assert_eq!(session.status, SessionStatus::Failed);
+}
+
+/// Else a task that fails everywhere goes round and round between nodes that are out of order.
+async fn what_failed_where_it_is_given_back_pauses_before_it_is_tried_again(store: &dyn TaskStore) {
+    store.submit(vec![task("t", json!({ "max_attempts": 1 }))], at(0)).await.unwrap();
+    let lease = store.claim(&node("n1"), 1, at(0)).await.unwrap().remove(0);
+    let failed = ReleaseRequest { failed: true, ..release(&node("n1"), &lease) };
+    store.release(&failed, at(1)).await.unwrap();
+    for name in ["n1", "n2"] {
+        assert_eq!(store.claim(&node(name), 1, at(5)).await.unwrap(), [], "{name}");
+    }
+    // It has spent nothing.
+    let again = store.claim(&node("n2"), 1, at(6)).await.unwrap().remove(0);
+    assert_eq!((again.session_id.clone(), again.attempt), (lease.session_id, 2));
+    let done = report(&again, Outcome::Completed);
+    assert_eq!(store.complete(&done, at(7)).await.unwrap(), ResultAck::Accepted);
 }
 
 async fn cancelling_ends_what_is_queued_and_asks_for_the_rest(store: &dyn TaskStore) {

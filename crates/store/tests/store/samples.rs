@@ -52,6 +52,7 @@ pub(crate) fn node_with(name: &str, boot: &str, runtimes: &[&str]) -> NodeInfo {
         version: "0".to_owned(),
         slots: Slots::default(),
         runtimes: runtimes.iter().map(|r| (*r).to_owned()).collect(),
+        offers: Vec::new(),
         engine: "simulator".to_owned(),
         held: BTreeMap::new(),
         troubles: Vec::new(),
@@ -71,7 +72,8 @@ pub(crate) fn renewal(node: &NodeInfo, leases: &[&Lease], stage: Stage) -> Renew
 
 pub(crate) fn release(node: &NodeInfo, lease: &Lease) -> ReleaseRequest {
     let item = ReleaseItem { session_id: lease.session_id.clone(), epoch: lease.epoch };
-    ReleaseRequest { node_id: node.node_id.clone(), items: vec![item], reason: String::new() }
+    let (node_id, reason) = (node.node_id.clone(), String::new());
+    ReleaseRequest { node_id, items: vec![item], reason, failed: false }
 }
 
 pub(crate) fn report(lease: &Lease, outcome: Outcome) -> SessionReport {

@@ -13,6 +13,7 @@ pub fn verify_alone(trajectory: &Trajectory) -> Result<(), Violation> {
         None => of_traces(&trajectory.traces)?,
     };
     each_call_once(trajectory)?;
+    all_turns(trajectory)?;
     counts(trajectory, &totals)
 }
 
@@ -60,6 +61,39 @@ fn of_tree(tree: &TokenTree) -> Result<Totals, Violation> {
         totals.responses += ends[lineage.last_node as usize] - lineage.prompt_tokens;
     }
     Ok(totals)
+}
+
+fn all_turns(trajectory: &Trajectory) -> Result<(), Violation> {
+    for (number, trace) in trajectory.traces.iter().enumerate() {
+        let (place, response) = (|| format!("trace {number}"), trace.response_ids.len() as u64);
+        turns(&trace.calls, &trace.turn_ends, &trace.turn_scores, response, place)?;
+    }
+    let Some(tree) = &trajectory.tree else { return Ok(()) };
+    let ends = ends(&tree.nodes);
+    for (number, lineage) in tree.lineages.iter().enumerate() {
+        let response = ends[lineage.last_node as usize] - lineage.prompt_tokens;
+        let place = || format!("lineage {number}");
+        turns(&lineage.calls, &lineage.turn_ends, &lineage.turn_scores, response, place)?;
+    }
+    Ok(())
+}
+
+/// Checks that each call has an end of its own within the response, the last one at its end, and
+/// rewards are as many as calls. Older versions have neither.
+fn turns(
+    calls: &[CallId],
+    ends: &[u64],
+    scores: &[Option<f64>],
+    response: u64,
+    place: impl Fn() -> String,
+) -> Result<(), Violation> {
+    let are_as_many = |len: usize| len == 0 || len == calls.len();
+    let rise = ends.windows(2).all(|pair| pair[0] < pair[1]);
+    let ends_there = ends.last().is_none_or(|last| *last == response);
+    if !are_as_many(ends.len()) || !are_as_many(scores.len()) || !rise || !ends_there {
+        return Err(Violation::Turns { place: place() });
+    }
+    Ok(())
 }
 
 /// Checks that every index of a tree names something, parents come first, every node is on the

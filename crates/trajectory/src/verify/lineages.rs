@@ -30,6 +30,9 @@ impl<'a> Check<'a> {
             let laid = lay_out(tree, lineage, number, &own, start);
             let sampled_by = self.sequence(&laid, behind)?;
             nodes(tree, lineage, &own, &sampled_by)?;
+            let prompt = lineage.prompt_tokens as usize;
+            let place = || format!("lineage {number}");
+            self.turn_ends(&lineage.calls, &lineage.turn_ends, prompt, place)?;
             self.responses += ends[lineage.last_node as usize] - lineage.prompt_tokens;
         }
         Ok(())

@@ -74,9 +74,29 @@ impl Check<'_> {
             logprobs: [&vec![None; prompt][..], &trace.response_logprobs[..]].concat(),
         };
         let sampled_by = self.sequence(&laid, None)?;
+        self.turn_ends(&trace.calls, &trace.turn_ends, prompt, || format!("trace {number}"))?;
         self.responses += trace.response_ids.len() as u64;
         let was_sampled: Vec<bool> = sampled_by[prompt..].iter().map(Option::is_some).collect();
         spans_cover(&trace.weight_versions, &was_sampled, || format!("trace {number}"))
+    }
+
+    /// Checks that each call's tokens end where the trace or lineage says, whose response begins
+    /// behind so many tokens.
+    fn turn_ends(
+        &self,
+        calls: &[CallId],
+        ends: &[u64],
+        prompt: usize,
+        place: impl Fn() -> String,
+    ) -> Result<(), Violation> {
+        for (call, end) in calls.iter().zip(ends) {
+            let found =
+                self.index.get(call).and_then(|at| self.session.calls()[*at].sequence_end());
+            if found.is_some_and(|found| found.depth() as u64 != prompt as u64 + end) {
+                return Err(Violation::Turns { place: place() });
+            }
+        }
+        Ok(())
     }
 
     /// What a prompt holds beside text, in order.

@@ -152,6 +152,12 @@ pub enum Violation {
         /// The trace.
         trace: usize,
     },
+    /// `turn_ends` or `turn_scores` do not fit the calls.
+    #[error("{place}: turn_ends or turn_scores do not fit its calls and its response")]
+    Turns {
+        /// The trace or lineage.
+        place: String,
+    },
     /// A call's record says that it goes on from another, and it does not.
     #[error("call {call} is recorded as going on from call {extends}, and does not")]
     Extends {
@@ -188,6 +194,7 @@ impl Violation {
             | Self::Tree { .. }
             | Self::WeightVersions { .. }
             | Self::Role { .. }
+            | Self::Turns { .. }
             | Self::Siblings { .. } => None,
         }
     }
@@ -214,6 +221,7 @@ impl Violation {
             Self::WeightVersions { .. } => "it is unknown which weights sampled which token",
             Self::Role { .. } => "work of different callers would be trained as one",
             Self::Siblings { .. } => "this rollout would weigh more or less than others",
+            Self::Turns { .. } => "a turn's reward would go to tokens of another",
             Self::Lengths { .. } | Self::Tree { .. } => "a trainer would pair the wrong values",
             Self::Extends { .. } | Self::Chain { .. } => {
                 "the record was changed after it was written, or was written wrong"

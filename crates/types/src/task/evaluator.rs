@@ -20,6 +20,10 @@ pub enum RewardSource {
     ExitCode,
     /// The last line of stdout that is a finite number. None, or a non-zero exit, is an error.
     Stdout,
+    /// What the command writes to the file that `POLAR_REPORT` names: JSON with the number
+    /// `reward`, and `note` and `rewards` where there is more to say. None, or a non-zero exit, is
+    /// an error. What the session did is in the file that `POLAR_CONTEXT` names.
+    Report,
 }
 
 /// How a session's result becomes a reward.
