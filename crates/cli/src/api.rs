@@ -3,7 +3,10 @@
 use crate::args::{LogName, ServerAddress};
 use crate::token;
 use anyhow::{Context, Result, bail};
-use polar_types::{EventPage, NodeList, SessionInfo, SessionList, TaskInfo, TaskPage, Trajectory};
+use polar_types::{
+    EventPage, NodeList, SessionInfo, SessionList, TaskInfo, TaskPage, Trajectory, WeightUpdate,
+    WeightUpdateList, WeightUpdateRequest,
+};
 use reqwest::{Client, Method, RequestBuilder, Response, StatusCode};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -68,6 +71,20 @@ impl Api {
 
     pub(crate) async fn tasks(&self) -> Result<TaskPage> {
         self.json(self.request(Method::GET, "/api/tasks")).await
+    }
+
+    pub(crate) async fn push_weights(&self, update: &WeightUpdateRequest) -> Result<WeightUpdate> {
+        self.json(self.request(Method::POST, "/api/weights").json(update)).await
+    }
+
+    pub(crate) async fn weights(&self) -> Result<WeightUpdateList> {
+        self.json(self.request(Method::GET, "/api/weights")).await
+    }
+
+    /// Waits so many seconds for every engine to be through with it.
+    pub(crate) async fn weight_update(&self, version: &str, wait: u32) -> Result<WeightUpdate> {
+        let path = format!("/api/weights/{version}?wait_seconds={wait}");
+        self.json(self.request(Method::GET, &path)).await
     }
 
     pub(crate) async fn cancel(&self, task: &str) -> Result<TaskInfo> {

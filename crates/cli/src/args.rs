@@ -4,11 +4,13 @@ mod checks;
 mod harness;
 mod stages;
 mod tasks;
+mod weights;
 
 pub(crate) use checks::{Drift, Verify};
 pub(crate) use harness::{Harness, HarnessCheck};
 pub(crate) use stages::StageArgs;
 pub(crate) use tasks::{Import, ImportArgs, ImportHarbor, ImportJsonl, ImportSwebench, Tasks};
+pub(crate) use weights::{Weights, WeightsPush, WeightsStatus};
 
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, CommandFactory as _, FromArgMatches as _};
@@ -80,6 +82,9 @@ pub(crate) enum Command {
     Drift(Drift),
     /// Print what an ended session's agent and evaluator printed.
     Logs(Logs),
+    /// Give all engines new weights while agents run, or show which they have.
+    #[command(subcommand)]
+    Weights(Weights),
     /// Make Polar tasks of tasks in another form: Harbor, SWE-bench, lines of JSON.
     #[command(subcommand)]
     Tasks(Tasks),

@@ -15,3 +15,4 @@ pub(crate) mod status;
 pub(crate) mod tasks;
 pub(crate) mod trajectories;
 pub(crate) mod verify;
+pub(crate) mod weights;

@@ -52,6 +52,7 @@ async fn run(command: Command) -> Result<()> {
         Command::RolloutServer(args) => commands::serve::rollout_server(args).await,
         Command::Gateway(args) => commands::serve::gateway(args).await,
         Command::Status(args) => commands::status::status(args).await,
+        Command::Weights(args) => commands::weights::weights(args).await,
         Command::Cancel(args) => commands::status::cancel(args).await,
         Command::Trajectories(args) => commands::trajectories::trajectories(args).await,
         Command::Verify(args) => commands::verify::verify(*args).await,

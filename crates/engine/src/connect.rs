@@ -12,6 +12,7 @@ use crate::token_mode::{InTokenMode, TokenMode, TokenModeOptions};
 use crate::transport::{Timeouts, Transport};
 use crate::vllm::{CHAT, Vllm, WEIGHT_INFO};
 use crate::vllm_tokens;
+use crate::weights::served;
 use crate::{Engine, EngineError, EngineInfo, EngineKind};
 use polar_types::ErrorClass;
 use serde::Deserialize;
@@ -104,7 +105,7 @@ async fn probe_as(
         _ => Some(Arc::new(PromptEnd::learn(transport.clone(), &model.id, marks).await)),
     };
     let engine = |info, generates| {
-        let engine = adapter(transport.clone(), info, own_parsers.any(), generates);
+        let engine = served(adapter(transport.clone(), info, own_parsers.any(), generates));
         match (chosen, &prompt_end) {
             (Some((family, _)), Some(prompt_end)) => {
                 let prompt_end = Arc::clone(prompt_end);

@@ -37,6 +37,7 @@ mod transport;
 mod vllm;
 mod vllm_tokens;
 mod weight_version;
+mod weights;
 
 pub use connect::{EngineOptions, connect, probe};
 pub use error::EngineError;
@@ -48,6 +49,7 @@ pub use probe::{Check, Outcome, ProbeError, ProbeReport};
 pub use token_engine::{EngineArray, NOT_SENT, Rendering, SampleRequest, TokenEngine};
 pub use token_mode::{Disagreement, TokenMode, TokenModeError, TokenModeOptions};
 pub use transport::Timeouts;
+pub use weights::{CONTINUED, Told, WeightEngine, Weights};
 
 use async_trait::async_trait;
 use futures_util::Stream;
@@ -183,6 +185,17 @@ pub trait Engine: Send + Sync {
 
     /// The side of it that takes ids, where there is one.
     fn tokens(&self) -> Option<&dyn TokenEngine> {
+        None
+    }
+
+    /// The side of it that takes new weights while it serves, where there is one.
+    fn weight_engine(&self) -> Option<&dyn WeightEngine> {
+        None
+    }
+
+    /// Its weights, where its calls pass the gate that lets them be changed. [`connect`] sees to
+    /// that.
+    fn weights(&self) -> Option<&Arc<Weights>> {
         None
     }
 

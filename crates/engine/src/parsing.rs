@@ -9,7 +9,7 @@
 use crate::prompt_end::PromptEnd;
 use crate::{
     Engine, EngineEnd, EngineError, EngineEvent, EngineInfo, EngineKind, EngineStream,
-    GenerateRequest, TokenEngine,
+    GenerateRequest, TokenEngine, Weights,
 };
 use async_trait::async_trait;
 use futures_util::{StreamExt, stream};
@@ -64,6 +64,10 @@ impl Engine for Parsing {
 
     fn tokens(&self) -> Option<&dyn TokenEngine> {
         self.engine.tokens()
+    }
+
+    fn weights(&self) -> Option<&Arc<Weights>> {
+        self.engine.weights()
     }
 }
 

@@ -20,7 +20,7 @@ use crate::weight_version::settle_version;
 use crate::weight_version::{VersionPage, VersionWatch};
 use crate::{
     Engine, EngineEnd, EngineError, EngineEvent, EngineInfo, EngineStream, GenerateRequest,
-    TokenEngine,
+    TokenEngine, WeightEngine,
 };
 use async_trait::async_trait;
 use polar_convo::{Request, Usage};
@@ -62,6 +62,10 @@ impl Engine for Sglang {
     }
 
     fn tokens(&self) -> Option<&dyn TokenEngine> {
+        Some(self)
+    }
+
+    fn weight_engine(&self) -> Option<&dyn WeightEngine> {
         Some(self)
     }
 }

@@ -151,6 +151,28 @@ impl Transport {
         self.json(request, path, self.timeouts.question).await
     }
 
+    /// Tells the engine to do something that may take until then; what it answers.
+    pub(crate) async fn tell(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+        until: Instant,
+    ) -> Result<Bytes, EngineError> {
+        let body = serde_json::to_vec(body).map_err(EngineError::malformed)?;
+        let left = until.saturating_duration_since(Instant::now());
+        self.bytes(self.post(path, body), left).await
+    }
+
+    /// Asks something, in time.
+    pub(crate) async fn get_until<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        until: Instant,
+    ) -> Result<T, EngineError> {
+        let left = until.saturating_duration_since(Instant::now());
+        self.json(self.client.get(self.url(path)), path, left).await
+    }
+
     /// A whole reply.
     pub(crate) async fn reply(
         &self,

@@ -15,7 +15,7 @@ use crate::weight_version::settle_version;
 use crate::weight_version::{VersionPage, VersionWatch};
 use crate::{
     Engine, EngineEnd, EngineError, EngineEvent, EngineInfo, EngineStream, GenerateRequest,
-    TokenEngine,
+    TokenEngine, WeightEngine,
 };
 use async_trait::async_trait;
 use polar_convo::{Request, Usage};
@@ -59,6 +59,10 @@ impl Engine for Vllm {
     }
 
     fn tokens(&self) -> Option<&dyn TokenEngine> {
+        Some(self)
+    }
+
+    fn weight_engine(&self) -> Option<&dyn WeightEngine> {
         Some(self)
     }
 }

@@ -135,6 +135,13 @@ impl EngineWatch {
         }
     }
 
+    /// Asks the engine now, since there is reason to believe that it serves no calls.
+    pub async fn look(self: &Arc<Self>) {
+        if let Err(reason) = self.ask().await {
+            self.begin(reason, false);
+        }
+    }
+
     /// The engine has taken a call.
     pub(crate) fn note_success(&self) {
         *self.failed() = FailedCalls::default();

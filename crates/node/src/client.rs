@@ -4,6 +4,7 @@ use crate::{NodeError, ServerAddress};
 use polar_types::{
     Artifact, CancelCount, CancelWatch, LeaseRequest, LeaseResponse, NodeId, ReleaseItem,
     ReleaseRequest, ReleaseResponse, RenewRequest, RenewResponse, ResultAck, SessionReport,
+    WeightOrder, WeightReport,
 };
 use reqwest::header::CONTENT_LENGTH;
 use reqwest::{Client, Method, RequestBuilder, StatusCode};
@@ -79,6 +80,11 @@ impl ServerClient {
     pub(crate) async fn cancels(&self, watch: &CancelWatch) -> Result<CancelCount, ClientError> {
         let patience = PATIENCE + Duration::from_secs_f64(watch.wait_seconds);
         self.post(&format!("/api/nodes/{}/cancels", self.node_id), watch, patience).await
+    }
+
+    pub(crate) async fn weights(&self, report: &WeightReport) -> Result<WeightOrder, ClientError> {
+        let patience = PATIENCE + Duration::from_secs_f64(report.wait_seconds);
+        self.post(&format!("/api/nodes/{}/weights", self.node_id), report, patience).await
     }
 
     pub(crate) async fn release(

@@ -26,6 +26,7 @@ mod listeners;
 mod metrics;
 mod salvage;
 mod state;
+mod weights;
 
 pub use dispatcher::HeldSession;
 pub use state::{LONGEST_STATE_PATH, instance_id};
@@ -44,6 +45,7 @@ use polar_types::{NodeId, NodeInfo, RuntimeOffer, Slots};
 use salvage::Sweeping;
 use state::StateFolder;
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -52,6 +54,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+use weights::WeightFollower;
 
 /// How long a runtime may take to say what it can be asked for.
 const OFFER: Duration = Duration::from_secs(10);
@@ -225,6 +228,9 @@ impl Node {
                     Shown { held: shown, troubles: troubled, ends },
                 );
                 let prepull = config.prepull.clone();
+                let node_id = info.node_id.clone();
+                let weights =
+                    WeightFollower::start(client.clone(), node_id, &config.engine, engine.clone());
                 tokio::spawn(async move {
                     salvage::sweep(&providers).await;
                     for image in prepull {
@@ -240,12 +246,16 @@ impl Node {
                             let done = tokio::select! {
                                 done = dispatcher.run(draining) => done,
                                 never = engine.ask_regularly() => match never {},
+                                never = followed(weights.as_ref()) => match never {},
                             };
                             sweeping.end().await;
                             done
                         }
                         Err(error) => Err(error),
                     };
+                    if let Some(weights) = weights {
+                        weights.end().await;
+                    }
                     runner.close().await;
                     salvage::sweep(&providers).await;
                     if let Err(error) = done {
@@ -358,6 +368,13 @@ fn reachable(mut listening: SocketAddr) -> SocketAddr {
         listening.set_ip(std::net::Ipv4Addr::LOCALHOST.into());
     }
     listening
+}
+
+async fn followed(weights: Option<&WeightFollower>) -> Infallible {
+    match weights {
+        Some(weights) => weights.follow().await,
+        None => std::future::pending().await,
+    }
 }
 
 async fn until_drained(mut draining: watch::Receiver<Option<Duration>>) {

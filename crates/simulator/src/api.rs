@@ -159,5 +159,7 @@ fn vllm_routes() -> Router<Arc<Simulator>> {
         .route("/resume", post(server::resume))
         .route("/is_paused", get(server::is_paused))
         .route("/abort_requests", post(server::abort_requests))
+        .route("/inference/v1/abort_requests", post(server::abort_requests))
+        .route("/collective_rpc", post(server::collective_rpc))
         .route("/reset_prefix_cache", post(server::reset_prefix_cache))
 }

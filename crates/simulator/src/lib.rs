@@ -29,6 +29,7 @@ mod weights;
 
 pub use activity::{Answer, SeenRequest, Stats};
 pub use config::{EngineApi, SimulatorConfig, Speed};
+pub use control::{SampledTokens, WeightFault};
 pub use fault::{Fault, FaultChance, FaultSyntaxError};
 pub use model_files::write_model_files;
 pub use policy::{Policy, PolicyError, shipped_policies, shipped_policy};
@@ -95,6 +96,16 @@ impl SimulatorHandle {
     /// Which rules answered the last requests, oldest first.
     pub fn answers(&self) -> Vec<Answer> {
         self.simulator.activity.answers()
+    }
+
+    /// Which weights sampled which tokens, by request, in the order in which that began.
+    pub fn sampled(&self) -> Vec<SampledTokens> {
+        self.simulator.control.sampled()
+    }
+
+    /// What goes wrong when weights are loaded from now on.
+    pub fn set_weight_fault(&self, fault: Option<WeightFault>) {
+        self.simulator.control.set_weight_fault(fault);
     }
 
     /// Plays another policy from the next request on.

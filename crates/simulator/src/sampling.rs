@@ -1,7 +1,7 @@
 //! Plays a script in time: latency, pace, pauses, aborts and faults.
 
 use crate::config::Speed;
-use crate::control::{Control, Watch};
+use crate::control::{Control, SampledTokens, Watch};
 use crate::fault::Fault;
 use crate::script::Script;
 use serde_json::Value;
@@ -15,8 +15,10 @@ use tokio::time::{Instant, sleep_until};
 pub(crate) struct Batch {
     /// Places in the script.
     pub range: Range<usize>,
-    /// Weights that sampled them.
+    /// What was said of the weights that sampled them.
     pub version: Arc<str>,
+    /// Weights that sampled them.
+    pub weights: Arc<str>,
     /// Set with the last batch.
     pub end: Option<End>,
 }
@@ -38,6 +40,7 @@ const BEFORE_CUT: Duration = Duration::from_millis(50);
 /// One reply being played.
 #[derive(Debug)]
 pub(crate) struct Player {
+    name: String,
     script: Script,
     speed: Speed,
     batch: usize,
@@ -49,8 +52,9 @@ pub(crate) struct Player {
 }
 
 impl Player {
-    /// `batch` is the most tokens that come together.
+    /// `name` is the request's, `batch` the most tokens that come together.
     pub(crate) fn new(
+        name: &str,
         script: Script,
         speed: Speed,
         batch: usize,
@@ -58,9 +62,10 @@ impl Player {
         control: &Control,
     ) -> Self {
         let started = Instant::now();
-        let watch = control.watch();
+        let watch = control.watch(name);
         let batch = batch.max(1);
-        Self { script, speed, batch, fault, watch, started, place: 0, ended: false }
+        let name = name.to_owned();
+        Self { name, script, speed, batch, fault, watch, started, place: 0, ended: false }
     }
 
     pub(crate) fn script(&self) -> &Script {
@@ -112,7 +117,14 @@ impl Player {
             self.ended = true;
             End { finish: self.script.finish, stop_reason: self.script.stop_reason.clone() }
         });
-        Some(Ok(Batch { range: from..to, version: control.version(), end }))
+        let (version, weights) = (control.version(), control.weights());
+        control.note_sampled(SampledTokens {
+            request_id: self.name.clone(),
+            version: Arc::clone(&version),
+            weights: Arc::clone(&weights),
+            tokens: to - from,
+        });
+        Some(Ok(Batch { range: from..to, version, weights, end }))
     }
 
     /// Time stands still in a pause that keeps generations.
@@ -127,7 +139,8 @@ impl Player {
     fn abort(&mut self, control: &Control) -> Batch {
         self.ended = true;
         let end = End { finish: "abort", stop_reason: Value::Null };
-        Batch { range: self.place..self.place, version: control.version(), end: Some(end) }
+        let (version, weights) = (control.version(), control.weights());
+        Batch { range: self.place..self.place, version, weights, end: Some(end) }
     }
 
     /// When the tokens before place `to` are all there; none when time plays no part.
@@ -158,7 +171,7 @@ mod tests {
         let ids = vocabulary.encode("one two three four").unwrap();
         let limits = Limits { max_tokens: 100, ..Limits::default() };
         let script = Script::play(&vocabulary, Context::empty(), &ids, false, &limits);
-        Player::new(script, speed, 1, None, control)
+        Player::new("a", script, speed, 1, None, control)
     }
 
     async fn pause(control: &Control, mode: PauseMode) {

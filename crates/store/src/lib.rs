@@ -20,6 +20,7 @@ mod memory;
 mod rules;
 mod signals;
 mod sqlite;
+mod weights;
 
 pub use error::StoreError;
 pub use filesystem::refuse_network_filesystem;
@@ -27,6 +28,7 @@ pub use memory::MemoryStore;
 
 pub use signals::Signals;
 pub use sqlite::SqliteStore;
+pub use weights::PushedWeights;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -34,7 +36,7 @@ use polar_types::{
     Batch, BatchAnswer, BatchRequest, Demand, Event, EventKind, EventPage, Lease, NodeInfo,
     NodeSeen, QueueInfo, QueueName, ReleaseRequest, RenewRequest, RenewResponse, ResultAck,
     SessionId, SessionInfo, SessionReport, SessionStatus, TaskId, TaskInfo, TaskPage, TaskSpec,
-    TaskStatus,
+    TaskStatus, WeightReport, WeightTarget, WeightUpdate, WeightUpdateRequest,
 };
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -156,7 +158,35 @@ pub trait TaskStore: Send + Sync + 'static {
     /// All queues, by name.
     async fn queues(&self) -> Result<Vec<QueueInfo>, StoreError>;
 
-    /// Tells of new events, of new work and of cancelled sessions.
+    /// Stores a weight update, the newest from then on. One whose version is stored with the same
+    /// request is answered with what is stored.
+    async fn push_weights(
+        &self,
+        request: WeightUpdateRequest,
+        now: Timestamp,
+    ) -> Result<PushedWeights, StoreError>;
+
+    /// Takes note of how far a node's engines are with the update that it knows.
+    async fn note_weights(&self, report: &WeightReport, now: Timestamp) -> Result<(), StoreError>;
+
+    /// The newest weight update.
+    async fn weight_target(&self) -> Result<Option<WeightTarget>, StoreError>;
+
+    /// Weight updates, newest first, at most so many.
+    async fn weight_updates(
+        &self,
+        limit: u32,
+        now: Timestamp,
+    ) -> Result<Vec<WeightUpdate>, StoreError>;
+
+    /// The weight update of a version.
+    async fn weight_update(
+        &self,
+        version: &str,
+        now: Timestamp,
+    ) -> Result<WeightUpdate, StoreError>;
+
+    /// Tells of new events, of new work, of cancelled sessions and of weights.
     fn signals(&self) -> &Signals;
 
     /// Finishes what was begun and lets go of the file. Later calls fail.

@@ -2,12 +2,13 @@
 
 use tokio::sync::watch;
 
-/// Tells of new events, of new work and of cancelled sessions in this process.
+/// Tells of new events, of new work, of cancelled sessions and of weights in this process.
 #[derive(Debug)]
 pub struct Signals {
     events: watch::Sender<u64>,
     work: watch::Sender<u64>,
     cancels: watch::Sender<u64>,
+    weights: watch::Sender<u64>,
 }
 
 impl Signals {
@@ -16,6 +17,7 @@ impl Signals {
             events: watch::Sender::new(last_event),
             work: watch::Sender::new(0),
             cancels: watch::Sender::new(0),
+            weights: watch::Sender::new(0),
         }
     }
 
@@ -34,6 +36,11 @@ impl Signals {
         self.cancels.subscribe()
     }
 
+    /// Changes whenever weights were pushed, or an engine is further with them.
+    pub fn weights(&self) -> watch::Receiver<u64> {
+        self.weights.subscribe()
+    }
+
     /// Tells of what was stored. Called after the commit.
     pub(crate) fn tell(&self, stored: Stored) {
         if let Some(last) = stored.last_event {
@@ -49,6 +56,9 @@ impl Signals {
         if stored.cancelled {
             self.cancels.send_modify(|times| *times += 1);
         }
+        if stored.weights {
+            self.weights.send_modify(|times| *times += 1);
+        }
     }
 }
 
@@ -59,6 +69,8 @@ pub(crate) struct Stored {
     pub(crate) queued: bool,
     /// Sessions that nodes hold.
     pub(crate) cancelled: bool,
+    /// An update, or how far an engine is with it.
+    pub(crate) weights: bool,
 }
 
 impl Stored {
@@ -66,5 +78,6 @@ impl Stored {
         self.last_event = self.last_event.max(other.last_event);
         self.queued |= other.queued;
         self.cancelled |= other.cancelled;
+        self.weights |= other.weights;
     }
 }

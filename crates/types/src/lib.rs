@@ -19,6 +19,7 @@ pub mod token_tree;
 pub mod trace;
 pub mod training_sizes;
 pub mod translation;
+pub mod weights;
 
 pub use batch::{
     Batch, BatchAnswer, BatchGroup, BatchRequest, BatchSession, EarlyStop, EarlyStopInfo,
@@ -59,3 +60,7 @@ pub use trace::{
 };
 pub use training_sizes::{LayoutSize, TrainingSizes};
 pub use translation::TranslationCounts;
+pub use weights::{
+    EngineCall, EngineWeights, UpdateCalls, UpdateMode, UpdateStatus, WeightOrder, WeightReport,
+    WeightSource, WeightState, WeightTarget, WeightUpdate, WeightUpdateList, WeightUpdateRequest,
+};

@@ -229,7 +229,7 @@ class RuntimeSpec(Model):
     """Folders of the node shown inside, which the node's operator has to allow."""
 
 
-RewardSource = Union[Literal["exit_code", "stdout"], str]
+RewardSource = Union[Literal["exit_code", "stdout", "report"], str]
 """Where the reward of a command evaluator comes from."""
 
 
@@ -595,6 +595,17 @@ class Budgets(Model):
     """Trajectory built and result evaluated."""
 
 
+QueueName = str
+"""A sequence of batches for one trainer."""
+
+
+class EarlyStop(Model):
+    """When a group has enough: stopping it early saves time, and favours short rollouts."""
+
+    usable: int
+    """Usable sessions that are enough: the others are cancelled then."""
+
+
 class Callback(Model):
     """Who is told when a session ends."""
 
@@ -660,6 +671,13 @@ class TaskRequest(Model):
     weight: Optional[int] = None
     """Share of the places beside other tasks of the same priority: one of weight 2 runs twice as
     many sessions at a time as one of weight 1.
+    """
+
+    queue: Optional[QueueName] = None
+    """Queue that a trainer pulls its batches from."""
+
+    early_stop: Optional[EarlyStop] = None
+    """When the group has enough, so that its other sessions are cancelled; never when absent.
     """
 
     callback: Optional[Union[Callback, str]] = None
@@ -858,6 +876,16 @@ EndReason = Union[
 """What became of a session in one word, so that failures can be told apart and counted."""
 
 
+class PartRewards(Model):
+    """Rewards of parts of a session, beside that of the whole."""
+
+    calls: dict[str, float] = {}
+    """Of calls, which are the agent's turns, by their ids."""
+
+    traces: dict[int, float] = {}
+    """Of traces, by their index."""
+
+
 class TestCounts(Model):
     """What became of the tests that count."""
 
@@ -897,6 +925,9 @@ class GradeInfo(Model):
 
     note: Optional[str] = None
     """What to know about the reward there is."""
+
+    rewards: Optional[PartRewards] = None
+    """Rewards of calls and traces, where the evaluator gave any."""
 
     tests: Optional[TestCounts] = None
     """What became of tests, where the evaluator reads their results."""
@@ -1147,6 +1178,9 @@ class SessionReport(Model):
     exit_code: Optional[int] = None
     """Exit code of the harness, when it came to an end by itself."""
 
+    weight_versions: list[str] = []
+    """Weight versions that sampled its trained tokens, in the order of their first one."""
+
     sizes: Optional[TrainingSizes] = None
     """What a trainer has to run in each layout; absent where nothing was built, and in reports
     of older versions.
@@ -1346,7 +1380,17 @@ class Trace(TraceMembers):
     """Why the last reply ended: `stop`, `tool_calls`, `length`, `cancelled` by the harness."""
 
     reward: Optional[float] = None
-    """Reward of the rollout."""
+    """Its own reward where the evaluator gave it one, else that of the rollout."""
+
+    turn_scores: list[Optional[float]] = []
+    """Rewards of its calls, which are the agent's turns, null where one has none; none at all
+    where no call has one. As long as `calls`.
+    """
+
+    turn_ends: list[int] = []
+    """One past the last response position that each call sampled, where its reward belongs in a
+    row of rewards per token. As long as `calls`; absent in traces of older versions.
+    """
 
 
 class TreeNode(Model):
@@ -1405,6 +1449,15 @@ class TreeLineage(Model):
 
     finish_reason: Optional[str] = None
     """Why the last reply ended."""
+
+    reward: Optional[float] = None
+    """Its own reward, where the evaluator gave it one; else that of the rollout is its own."""
+
+    turn_scores: list[Optional[float]] = []
+    """As of a trace."""
+
+    turn_ends: list[int] = []
+    """As of a trace: counted from behind its `prompt_tokens`."""
 
 
 class TokenTree(TreeMembers):
@@ -1610,6 +1663,19 @@ class Slots(Model):
     """
 
 
+class RuntimeOffer(Model):
+    """What one runtime of a node can be asked for."""
+
+    runtime: str
+    """Which: `local`, `docker`."""
+
+    holds: list[str]
+    """Fields of a task's `runtime` that it holds to."""
+
+    refuses: dict[str, str] = {}
+    """Fields that it cannot hold to there, each with the reason and what to do about it."""
+
+
 TroubleKind = Union[Literal["engine", "sandbox", "disk"], str]
 """What of a node can be out of order."""
 
@@ -1657,6 +1723,9 @@ class NodeInfo(Model):
     """Kept in its state folder, so that the server tells a restart of the same node from another
     one that goes by its name. Empty from nodes that keep none.
     """
+
+    offers: list[RuntimeOffer] = []
+    """What each of them can be asked for there; nothing from nodes of older versions."""
 
     held: dict[str, int] = {}
     """Sessions it holds per stage."""
@@ -1725,6 +1794,7 @@ __all__ = [
     "CommandEvaluator",
     "Completed",
     "Confidence",
+    "EarlyStop",
     "Encoding",
     "EndReason",
     "Epoch",
@@ -1764,11 +1834,14 @@ __all__ = [
     "NodeTrouble",
     "OnHack",
     "Outcome",
+    "PartRewards",
     "PrepareStep",
     "PythonEvaluator",
+    "QueueName",
     "RewardSource",
     "RoleCounts",
     "RuntimeKind",
+    "RuntimeOffer",
     "RuntimeSpec",
     "SamplingPins",
     "SandboxStart",

@@ -12,7 +12,7 @@ use crate::parsing::ReplyParsing;
 use crate::prompt_end::ReasoningMarks;
 use crate::{
     Engine, EngineError, EngineInfo, EngineKind, EngineStream, GenerateRequest, SampleRequest,
-    TokenEngine, TokenModeInfo,
+    TokenEngine, TokenModeInfo, Weights,
 };
 use async_trait::async_trait;
 use futures_util::{StreamExt, stream};
@@ -167,6 +167,10 @@ impl Engine for InTokenMode {
 
     fn tokens(&self) -> Option<&dyn TokenEngine> {
         self.mode.engine.tokens()
+    }
+
+    fn weights(&self) -> Option<&Arc<Weights>> {
+        self.mode.engine.weights()
     }
 
     fn token_mode(&self) -> Option<&Arc<TokenMode>> {

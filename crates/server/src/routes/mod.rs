@@ -8,6 +8,7 @@ mod nodes;
 mod sessions;
 mod tasks;
 mod trajectories;
+mod weights;
 
 use crate::app::App;
 use std::sync::Arc;
@@ -36,6 +37,8 @@ pub(crate) fn control() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(batches::queues))
         .routes(routes!(events::read))
         .routes(routes!(nodes::list))
+        .routes(routes!(weights::push, weights::list))
+        .routes(routes!(weights::get))
         .routes(routes!(about::metrics))
 }
 
@@ -46,6 +49,7 @@ pub(crate) fn node() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(nodes::renew))
         .routes(routes!(nodes::cancels))
         .routes(routes!(nodes::release))
+        .routes(routes!(weights::report))
         .routes(routes!(sessions::result))
         .routes(routes!(blobs::put))
 }

@@ -143,7 +143,7 @@ pub(crate) async fn release(
     Ok(Json(ReleaseResponse { released }))
 }
 
-fn check_name(path: &NodeId, body: &NodeId, field: &str) -> Result<(), ApiError> {
+pub(super) fn check_name(path: &NodeId, body: &NodeId, field: &str) -> Result<(), ApiError> {
     if path == body {
         return Ok(());
     }

@@ -195,7 +195,7 @@ fn chat_logprobs(generation: &Generation, view: &ChatView, reply: &Played) -> Op
     let mut content = Vec::with_capacity(reply.tokens());
     for batch in &reply.batches {
         for id in &reply.player.script().ids[batch.range.clone()] {
-            let scored = scorer.score(*id, &batch.version, view.top_logprobs);
+            let scored = scorer.score(*id, &batch.weights, view.top_logprobs);
             content.push(scored.into_chat(view.top_logprobs, as_ids));
         }
     }

@@ -246,7 +246,7 @@ impl Streaming {
             let top = self.view.top_logprobs;
             let mut content: Vec<_> = ids
                 .iter()
-                .map(|id| scorer.score(*id, &batch.version, top).into_chat(top, as_ids))
+                .map(|id| scorer.score(*id, &batch.weights, top).into_chat(top, as_ids))
                 .collect();
             choice.scorer = Some(scorer.pause());
             if first && generation.loses_a_logprob() && !content.is_empty() {

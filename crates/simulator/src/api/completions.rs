@@ -242,7 +242,7 @@ fn legacy_logprobs(generation: &Generation, reply: &Played, top: usize, echo: bo
     let simulator = &generation.simulator;
     let mut lists = Lists::default();
     if echo {
-        let version = simulator.control.version();
+        let version = simulator.control.weights();
         let mut scorer = ScorerState::at(Context::empty()).resume(simulator);
         for (place, id) in generation.prompt.iter().enumerate() {
             let scored = scorer.score(*id, &version, top);
@@ -252,7 +252,7 @@ fn legacy_logprobs(generation: &Generation, reply: &Played, top: usize, echo: bo
     let mut scorer = generation.scorer().resume(simulator);
     for (place, batch) in reply.batches.iter().enumerate() {
         for (step, id) in reply.player.script().ids[batch.range.clone()].iter().enumerate() {
-            let scored = scorer.score(*id, &batch.version, top);
+            let scored = scorer.score(*id, &batch.weights, top);
             if !(generation.loses_a_logprob() && place == 0 && step == 0) {
                 lists.add(&scored, true);
             }

@@ -153,7 +153,7 @@ fn whole_choice(
         spans.add(&batch.version, batch.range.len());
         let ids = &reply.player.script().ids[batch.range.clone()];
         let top = view.top.unwrap_or(0);
-        scored.extend(ids.iter().map(|id| scorer.score(*id, &batch.version, top)));
+        scored.extend(ids.iter().map(|id| scorer.score(*id, &batch.weights, top)));
     }
     let (finish, stop_reason) = reply.end();
     let mut choice = view.choice(generation, reply.ids(), scored, true);

@@ -48,6 +48,8 @@ struct Wish<'a> {
     /// The model thinks even where there is nothing to think about.
     always_thinks: bool,
     forced: Option<ScriptedCall>,
+    /// Ids at the prompt's end that are the beginning of the reply, which is gone on with.
+    begun: usize,
 }
 
 impl Generation {
@@ -86,6 +88,7 @@ impl Generation {
             },
             always_thinks: simulator.config.parse_reasoning && thinking,
             forced: forced_call(&choice, tools),
+            begun: 0,
         };
         Self::prepare(simulator, number, headers, fields, (prompt, text), &wish)
     }
@@ -98,8 +101,9 @@ impl Generation {
         fields: SamplingFields,
         (prompt, prompt_text): (Vec<u32>, Option<String>),
     ) -> Result<Self, ApiError> {
+        let begun = begun_reply(&simulator, &prompt);
         // Marks are kept: they are what a conversation is read back from.
-        let text = simulator.vocabulary.decode(&prompt, true);
+        let text = simulator.vocabulary.decode(&prompt[..prompt.len() - begun], true);
         let model = simulator.config.model.clone();
         let thinking = text.ends_with("<|im_start|>assistant\n");
         let wish = Wish {
@@ -109,6 +113,7 @@ impl Generation {
             // As in chat: what is sampled is a matter of the context alone.
             always_thinks: simulator.config.parse_reasoning && thinking,
             forced: None,
+            begun,
         };
         Self::prepare(simulator, number, headers, fields, (prompt, prompt_text), &wish)
     }
@@ -128,10 +133,13 @@ impl Generation {
         let (context, cache) = simulator.cache.take(&prompt, salt);
         let seed = mix(simulator.config.seed ^ fields.seed.map_or(0, |seed| mix(seed as u64)));
         let policy = simulator.policy();
+        let (asked, begun) = prompt.split_at(prompt.len() - wish.begun);
+        // What is said is a matter of what was asked, also where it is half said.
+        let chance = if begun.is_empty() { context } else { Context::of(asked) };
         let (mut by_rule, mut answered) = (None, None);
         let mut scripts = Vec::with_capacity(fields.choices());
         for choice in 0..fields.choices() as u64 {
-            let seed = context.key(mix(seed ^ choice));
+            let seed = chance.key(mix(seed ^ choice));
             let Decision { mut reply, fault, rule, role } = policy.decide(&wish.conversation, seed);
             by_rule = by_rule.or(fault);
             answered.get_or_insert((rule, role));
@@ -142,7 +150,8 @@ impl Generation {
             } else {
                 simulator.vocabulary.encode(&text)?
             };
-            let script = Script::play(&simulator.vocabulary, context, &wanted, reply.cut, &limits);
+            let left = wanted.strip_prefix(begun).unwrap_or(&wanted);
+            let script = Script::play(&simulator.vocabulary, context, left, reply.cut, &limits);
             scripts.push(script);
         }
         let named = headers.get("x-request-id").and_then(|value| value.to_str().ok());
@@ -205,7 +214,8 @@ impl Generation {
         std::mem::take(&mut self.scripts)
             .into_iter()
             .map(|script| {
-                Player::new(script, speed, batch, self.fault.clone(), &self.simulator.control)
+                let (fault, control) = (self.fault.clone(), &self.simulator.control);
+                Player::new(&self.id, script, speed, batch, fault, control)
             })
             .collect()
     }
@@ -263,6 +273,21 @@ impl Generation {
                 reasoning.map(|tokens| json!({"reasoning_tokens": tokens})),
         })
     }
+}
+
+/// How many ids at the prompt's end are the beginning of a reply: those behind the mark that
+/// begins the model's turn, where the turn has not ended.
+fn begun_reply(simulator: &Simulator, prompt: &[u32]) -> usize {
+    let vocabulary = &simulator.vocabulary;
+    let mark = vocabulary.encode("<|im_start|>assistant\n").unwrap_or_default();
+    let end = vocabulary.encode("<|im_end|>").unwrap_or_default();
+    let place = (!mark.is_empty()).then(|| prompt.windows(mark.len()).rposition(|ids| ids == mark));
+    let Some(begun) = place.flatten().map(|place| &prompt[place + mark.len()..]) else { return 0 };
+    // Reasoning that the template leaves out belongs to the prompt.
+    let left_out = vocabulary.encode("<think>\n\n</think>\n\n").unwrap_or_default();
+    let begun = begun.strip_prefix(left_out.as_slice()).unwrap_or(begun);
+    let has_ended = begun.iter().any(|id| end.contains(id));
+    if has_ended { 0 } else { begun.len() }
 }
 
 /// Usage as streams have it: without what is null.

@@ -135,7 +135,7 @@ impl Scored {
 
 /// `prompt_logprobs`: null for the first token, then each token with the `top` likeliest.
 pub(super) fn prompt_logprobs(simulator: &Simulator, prompt: &[u32], top: usize) -> Vec<Value> {
-    let version = simulator.control.version();
+    let version = simulator.control.weights();
     let mut scorer = ScorerState::at(Context::empty()).resume(simulator);
     let scored: Vec<Value> = prompt
         .iter()

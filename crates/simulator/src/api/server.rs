@@ -103,25 +103,61 @@ pub(super) async fn is_paused(State(simulator): Shared) -> Json<Value> {
     Json(json!({"is_paused": simulator.control.is_paused()}))
 }
 
-/// Ends everything that runs. Naming requests is not simulated, and says so.
+/// Ends what runs: the named requests, or all where none is named.
 pub(super) async fn abort_requests(
     State(simulator): Shared,
     bytes: Bytes,
 ) -> Result<Json<Value>, ApiError> {
-    let named = parsed(&bytes)?.get("request_ids").and_then(Value::as_array).map_or(0, Vec::len);
-    if named > 0 {
-        return Err(
-            ApiError::bad_request("the simulator aborts all requests or none").of("request_ids")
-        );
-    }
-    let running = simulator.activity.stats().running;
-    simulator.control.abort_all();
-    Ok(Json(json!({"status": "aborted", "aborted": running})))
+    let body = parsed(&bytes)?;
+    let named = body.get("request_ids").and_then(Value::as_array);
+    let named: Option<Vec<&str>> =
+        named.map(|names| names.iter().filter_map(Value::as_str).collect());
+    let is_named = |name: &str| match &named {
+        // By the name that the route made of the client's.
+        Some(names) => names.iter().any(|asked| {
+            ["generate-tokens-", "cmpl-", "chatcmpl-"]
+                .iter()
+                .any(|prefix| asked.strip_prefix(prefix) == Some(name))
+        }),
+        None => true,
+    };
+    let aborted = simulator.control.abort(is_named);
+    Ok(Json(json!({"status": "aborted", "aborted": aborted})))
 }
 
-pub(super) async fn reset_prefix_cache(State(simulator): Shared) -> Json<Value> {
-    simulator.cache.reset();
-    Json(json!({"success": true}))
+/// Calls a method of the workers, of which only the loading of weights is simulated: their name is
+/// that of their folder.
+pub(super) async fn collective_rpc(
+    State(simulator): Shared,
+    bytes: Bytes,
+) -> Result<Json<Value>, ApiError> {
+    let body = parsed(&bytes)?;
+    if body.get("method").and_then(Value::as_str) != Some("reload_weights") {
+        return Err(ApiError::bad_request("only reload_weights is simulated").of("method"));
+    }
+    let path = body.get("kwargs").and_then(|kwargs| kwargs.get("weights_path"));
+    let path = path.and_then(Value::as_str).unwrap_or_default();
+    let name = path.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
+    if name.is_empty() {
+        return Err(ApiError::bad_request("a folder is needed").of("kwargs.weights_path"));
+    }
+    match simulator.control.load(name).await {
+        Ok(()) => Ok(Json(json!({"results": [null]}))),
+        Err(()) => Err(ApiError::simulated(500, None)),
+    }
+}
+
+/// What stands still keeps what is cached of it, unless it is to be computed anew.
+pub(super) async fn reset_prefix_cache(
+    State(simulator): Shared,
+    Query(query): Query<HashMap<String, String>>,
+) -> Json<Value> {
+    let anew = query.get("reset_running_requests").is_some_and(|value| value == "true");
+    let success = anew || simulator.activity.stats().running == 0;
+    if success {
+        simulator.cache.reset();
+    }
+    Json(json!({"success": success}))
 }
 
 pub(super) async fn metrics(State(simulator): Shared) -> String {

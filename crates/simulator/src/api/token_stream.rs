@@ -139,7 +139,7 @@ impl Streaming {
         let top = self.view.top().unwrap_or(0);
         let scorer = std::mem::replace(&mut self.scorer, generation.scorer());
         let mut scorer = scorer.resume(&generation.simulator);
-        let scored = ids.iter().map(|id| scorer.score(*id, &batch.version, top)).collect();
+        let scored = ids.iter().map(|id| scorer.score(*id, &batch.weights, top)).collect();
         self.scorer = scorer.pause();
         let piece = Piece {
             ids,

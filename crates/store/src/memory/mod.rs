@@ -5,19 +5,21 @@
 mod batches;
 mod lifecycle;
 mod state;
+mod weights;
 
 use crate::rules::{millis, plus, rfc3339, timestamp};
 use crate::signals::Stored;
 use crate::{
-    CallbackDue, CallbackResult, EventQuery, Expired, Limits, Live, NewTask, Signals, StoreError,
-    Submitted, TaskQuery, TaskStore,
+    CallbackDue, CallbackResult, EventQuery, Expired, Limits, Live, NewTask, PushedWeights,
+    Signals, StoreError, Submitted, TaskQuery, TaskStore,
 };
 use async_trait::async_trait;
 use jiff::Timestamp;
 use polar_types::{
     Batch, BatchAnswer, BatchRequest, CallbackState, CallbackStatus, Demand, EventPage, Lease,
     NodeInfo, NodeSeen, QueueInfo, QueueName, ReleaseRequest, RenewRequest, RenewResponse,
-    ResultAck, SessionId, SessionInfo, SessionReport, TaskId, TaskInfo, TaskPage,
+    ResultAck, SessionId, SessionInfo, SessionReport, TaskId, TaskInfo, TaskPage, WeightReport,
+    WeightTarget, WeightUpdate, WeightUpdateRequest,
 };
 use state::State;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -283,6 +285,41 @@ impl TaskStore for MemoryStore {
 
     async fn queues(&self) -> Result<Vec<QueueInfo>, StoreError> {
         self.read(|state| Ok(state.queue_infos()))
+    }
+
+    async fn push_weights(
+        &self,
+        request: WeightUpdateRequest,
+        now: Timestamp,
+    ) -> Result<PushedWeights, StoreError> {
+        self.write(|state, limits| state.push_weights(request, limits, millis(now)))
+    }
+
+    async fn note_weights(&self, report: &WeightReport, now: Timestamp) -> Result<(), StoreError> {
+        self.write(|state, limits| {
+            state.note_weights(report, limits, millis(now));
+            Ok(())
+        })
+    }
+
+    async fn weight_target(&self) -> Result<Option<WeightTarget>, StoreError> {
+        self.read(|state| Ok(state.weight_target()))
+    }
+
+    async fn weight_updates(
+        &self,
+        limit: u32,
+        now: Timestamp,
+    ) -> Result<Vec<WeightUpdate>, StoreError> {
+        self.read(|state| Ok(state.weight_updates(limit, &self.limits, millis(now))))
+    }
+
+    async fn weight_update(
+        &self,
+        version: &str,
+        now: Timestamp,
+    ) -> Result<WeightUpdate, StoreError> {
+        self.read(|state| state.weight_update(version, &self.limits, millis(now)))
     }
 
     fn signals(&self) -> &Signals {

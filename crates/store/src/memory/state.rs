@@ -4,9 +4,11 @@ use super::batches::Queue;
 use crate::StoreError;
 use crate::rules::rfc3339;
 use crate::signals::Stored;
+use crate::weights::StoredUpdate;
 use polar_types::{
-    AttemptInfo, CallbackState, Event, EventKind, LeftOut, NodeId, NodeInfo, Outcome, QueueName,
-    SessionId, SessionInfo, SessionStatus, TaskId, TaskInfo, TaskSpec, TaskStatus,
+    AttemptInfo, CallbackState, EngineWeights, Event, EventKind, LeftOut, NodeId, NodeInfo,
+    Outcome, QueueName, SessionId, SessionInfo, SessionStatus, TaskId, TaskInfo, TaskSpec,
+    TaskStatus,
 };
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -21,7 +23,15 @@ pub(super) struct State {
     pub(super) queues: BTreeMap<QueueName, Queue>,
     pub(super) last_task: u64,
     pub(super) last_session: u64,
+    pub(super) weights: Vec<Weights>,
     pub(super) stored: Stored,
+}
+
+/// An update, with since when each engine is how far with it.
+#[derive(Clone)]
+pub(super) struct Weights {
+    pub(super) update: StoredUpdate,
+    pub(super) engines: BTreeMap<(NodeId, String), (EngineWeights, i64)>,
 }
 
 #[derive(Clone)]

@@ -15,12 +15,13 @@ mod rows;
 mod schema;
 mod submit;
 mod turns;
+mod weights;
 mod writer;
 
 use crate::rules::{millis, timestamp};
 use crate::{
-    CallbackDue, CallbackResult, EventQuery, Expired, Limits, Live, NewTask, Signals, StoreError,
-    Submitted, TaskQuery, TaskStore, refuse_network_filesystem,
+    CallbackDue, CallbackResult, EventQuery, Expired, Limits, Live, NewTask, PushedWeights,
+    Signals, StoreError, Submitted, TaskQuery, TaskStore, refuse_network_filesystem,
 };
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -28,7 +29,8 @@ use lock::Lock;
 use polar_types::{
     Batch, BatchAnswer, BatchRequest, Demand, EventPage, Lease, NodeInfo, NodeSeen, QueueInfo,
     QueueName, ReleaseRequest, RenewRequest, RenewResponse, ResultAck, SessionId, SessionInfo,
-    SessionReport, TaskId, TaskInfo, TaskPage,
+    SessionReport, TaskId, TaskInfo, TaskPage, WeightReport, WeightTarget, WeightUpdate,
+    WeightUpdateRequest,
 };
 use rows::backend;
 use sqlx::sqlite::{
@@ -233,6 +235,42 @@ impl TaskStore for SqliteStore {
 
     async fn queues(&self) -> Result<Vec<QueueInfo>, StoreError> {
         batches::queues(&mut *self.snapshot().await?).await
+    }
+
+    async fn push_weights(
+        &self,
+        request: WeightUpdateRequest,
+        now: Timestamp,
+    ) -> Result<PushedWeights, StoreError> {
+        self.write(weights::Push { request, now: millis(now) }).await
+    }
+
+    async fn note_weights(&self, report: &WeightReport, now: Timestamp) -> Result<(), StoreError> {
+        self.write(weights::Note { report: report.clone(), now: millis(now) }).await
+    }
+
+    async fn weight_target(&self) -> Result<Option<WeightTarget>, StoreError> {
+        weights::target(&mut *self.snapshot().await?).await
+    }
+
+    async fn weight_updates(
+        &self,
+        limit: u32,
+        now: Timestamp,
+    ) -> Result<Vec<WeightUpdate>, StoreError> {
+        weights::updates(&mut *self.snapshot().await?, &self.limits, None, limit, millis(now)).await
+    }
+
+    async fn weight_update(
+        &self,
+        version: &str,
+        now: Timestamp,
+    ) -> Result<WeightUpdate, StoreError> {
+        let mut db = self.snapshot().await?;
+        weights::updates(&mut db, &self.limits, Some(version), 1, millis(now))
+            .await?
+            .pop()
+            .ok_or_else(|| StoreError::not_found("weight version", version))
     }
 
     fn signals(&self) -> &Signals {

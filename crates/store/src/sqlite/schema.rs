@@ -10,7 +10,7 @@ use std::path::Path;
 
 /// One script per version, applied in order, each in a transaction of its own. A script
 /// that has been released is never changed; a new version adds one.
-const VERSIONS: [&str; 5] = [VERSION_1, VERSION_2, VERSION_3, VERSION_4, VERSION_5];
+const VERSIONS: [&str; 6] = [VERSION_1, VERSION_2, VERSION_3, VERSION_4, VERSION_5, VERSION_6];
 
 const VERSION_1: &str = "
 CREATE TABLE counter (
@@ -182,6 +182,26 @@ CREATE TABLE batch (
     made_at BIGINT NOT NULL,
     settled BOOLEAN NOT NULL,
     PRIMARY KEY (queue, number)
+);
+";
+
+/// Weight updates, and how far each engine is with them.
+const VERSION_6: &str = "
+CREATE TABLE weight_update (
+    version      TEXT PRIMARY KEY,
+    ordinal      BIGINT NOT NULL UNIQUE,
+    body         TEXT NOT NULL,
+    requested_at BIGINT NOT NULL,
+    done_at      BIGINT
+);
+CREATE TABLE weight_engine (
+    ordinal BIGINT NOT NULL,
+    node_id TEXT NOT NULL,
+    engine  TEXT NOT NULL,
+    state   TEXT NOT NULL,
+    at      BIGINT NOT NULL,
+    report  TEXT NOT NULL,
+    PRIMARY KEY (ordinal, node_id, engine)
 );
 ";
 

@@ -99,7 +99,7 @@ async fn whole(generation: &mut Generation, mut view: View) -> Result<Response, 
         for batch in &reply.batches {
             let ids = &reply.player.script().ids[batch.range.clone()];
             let top = view.top.unwrap_or(0);
-            scored.extend(ids.iter().map(|id| scorer.score(*id, &batch.version, top)));
+            scored.extend(ids.iter().map(|id| scorer.score(*id, &batch.weights, top)));
         }
         let (finish, stop_reason) = reply.end();
         let end = (finish, &stop_reason);

@@ -1,0 +1,37 @@
+//! What an engine has to be able to do so that its weights can be changed while it serves.
+
+use crate::EngineError;
+use async_trait::async_trait;
+use polar_types::WeightSource;
+use tokio::time::Instant;
+
+/// An engine whose weights can be changed. Every question has to be answered by `until`.
+#[async_trait]
+pub trait WeightEngine: Send + Sync {
+    /// The version it says it has.
+    async fn version(&self, until: Instant) -> Result<Option<String>, EngineError>;
+
+    /// Lets what it samples stand still. What is asked of it meanwhile waits.
+    async fn pause(&self, until: Instant) -> Result<(), EngineError>;
+
+    /// Puts other weights in. Where the engine can, the version is set with them.
+    async fn load(
+        &self,
+        source: &WeightSource,
+        version: &str,
+        until: Instant,
+    ) -> Result<(), EngineError>;
+
+    /// Names the weights it has.
+    async fn label(&self, version: &str, until: Instant) -> Result<(), EngineError>;
+
+    /// Drops what it has cached of prompts, which the weights before have computed. False where
+    /// some is left: what stands still goes on behind it.
+    async fn forget_prefixes(&self, until: Instant) -> Result<bool, EngineError>;
+
+    /// Lets it go on.
+    async fn resume(&self, until: Instant) -> Result<(), EngineError>;
+
+    /// Ends what it samples under these names. Their replies end with what there is.
+    async fn abort(&self, request_ids: &[String], until: Instant) -> Result<(), EngineError>;
+}
