@@ -21,8 +21,9 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 /// Names of the files that are delivered, in order.
-pub const ARTIFACTS: [&str; 7] = [
+pub const ARTIFACTS: [&str; 8] = [
     "trajectory.json",
+    "trajectory.safetensors",
     "calls.json",
     "journal",
     "stdout.log",

@@ -305,6 +305,8 @@ fn violation(rebuilt: &Rebuilt) -> Option<String> {
 
 fn keep_trajectory(folder: &AttemptFolder, rebuilt: &Rebuilt) -> io::Result<()> {
     write_json(&folder.artifact("trajectory.json"), &rebuilt.trajectory)?;
+    let arrays = polar_trajectory::arrays(&rebuilt.trajectory).map_err(io::Error::other)?;
+    std::fs::write(folder.artifact("trajectory.safetensors"), arrays)?;
     write_json(&folder.artifact("calls.json"), &rebuilt.calls)
 }
 

@@ -11,6 +11,8 @@ use polar_types::{
 
 /// Name of the file that holds a session's trajectory.
 const TRAJECTORY: &str = "trajectory.json";
+/// Name of the one with its arrays.
+const ARRAYS: &str = "trajectory.safetensors";
 
 /// A group that has ended.
 pub(crate) struct Candidate {
@@ -116,12 +118,13 @@ fn batch_session(info: &SessionInfo) -> BatchSession {
         tokens: report.map(|report| report.tokens.clone()).unwrap_or_default(),
         weight_versions: report.map(|r| r.weight_versions.clone()).unwrap_or_default(),
         hack_labels: report.map(|report| report.hack_labels.clone()).unwrap_or_default(),
-        trajectory: report.and_then(|report| trajectory(&report.artifacts)),
+        trajectory: report.and_then(|report| named(&report.artifacts, TRAJECTORY)),
+        arrays: report.and_then(|report| named(&report.artifacts, ARRAYS)),
     }
 }
 
-fn trajectory(artifacts: &[Artifact]) -> Option<Artifact> {
-    artifacts.iter().find(|artifact| artifact.name == TRAJECTORY).cloned()
+fn named(artifacts: &[Artifact], name: &str) -> Option<Artifact> {
+    artifacts.iter().find(|artifact| artifact.name == name).cloned()
 }
 
 /// What was cancelled in a group that nobody cancelled.

@@ -29,6 +29,7 @@
 //! it is unknown which belongs to which.
 
 mod advice;
+pub mod arrays;
 mod cause;
 mod chains;
 mod drift;
@@ -46,6 +47,7 @@ mod verify;
 mod volatile;
 
 pub use advice::{Advice, Remedy, advice};
+pub use arrays::arrays;
 pub use drift::{Drift, MessageDifference, SuggestedRule, TokenDifference, drift, drift_of_traces};
 pub use rewards::set_rewards;
 pub use unroll::unroll;

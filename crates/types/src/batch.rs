@@ -275,4 +275,7 @@ pub struct BatchSession {
     /// Its trajectory, to be had at `/api/blobs/{sha256}` or with the batch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trajectory: Option<Artifact>,
+    /// The same as arrays of tokens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub arrays: Option<Artifact>,
 }

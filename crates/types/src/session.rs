@@ -293,7 +293,7 @@ pub struct SandboxStart {
 /// A file kept with an attempt: the journal, the trajectory, a log, the diff.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Artifact {
-    /// `trajectory.json`, `calls.json`, `journal`, `stdout.log`, `stderr.log`,
+    /// `trajectory.json`, `trajectory.safetensors`, `calls.json`, `journal`, `stdout.log`, `stderr.log`,
     /// `grader.log` or `workspace.diff`.
     pub name: String,
     /// SHA-256 of its bytes in lower-case hex; its address in the blob store.

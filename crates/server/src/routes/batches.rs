@@ -4,7 +4,7 @@ use crate::app::App;
 use crate::error::{ApiError, ErrorBody};
 use crate::extract::{JsonBody, Params};
 use crate::routes::blobs::hash_of;
-use crate::routes::trajectories::{Format, FormatParams, joined};
+use crate::routes::trajectories::{Format, joined};
 use crate::waiting::Wait;
 use axum::Json;
 use axum::body::Body;
@@ -12,6 +12,7 @@ use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, header};
 use polar_types::{Batch, BatchAnswer, BatchRequest, ErrorClass, QueueList, QueueName, Trajectory};
+use serde::Deserialize;
 use std::sync::Arc;
 
 /// The batch after the trainer's cursor. Asking again with the same cursor gives the same batch,
@@ -57,6 +58,16 @@ pub(crate) async fn next(
     Ok(Json(answer))
 }
 
+/// How.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct BatchFormatParams {
+    /// `json` for an array, `jsonl` for one per line, `safetensors` for arrays of tokens. The
+    /// header `Accept` says the same.
+    #[param(inline)]
+    format: Option<Format>,
+}
+
 /// A batch that was made before, as it is now.
 #[utoipa::path(get, path = "/api/batches/{queue}/{number}", tag = "batches",
     params(("queue" = String, Path), ("number" = u64, Path)),
@@ -68,29 +79,40 @@ pub(crate) async fn get(
     Ok(Json(find(&app, &queue, &number).await?))
 }
 
-/// The trajectories of a batch: of its usable sessions, group after group.
+/// The trajectories of a batch: of its usable sessions, group after group. As `safetensors` each
+/// is a file of arrays that says its own length, one behind the other.
 #[utoipa::path(get, path = "/api/batches/{queue}/{number}/trajectories", tag = "batches",
-    params(("queue" = String, Path), ("number" = u64, Path), FormatParams),
+    params(("queue" = String, Path), ("number" = u64, Path), BatchFormatParams),
     responses(
         (status = 200, content(
             (Vec<Trajectory> = "application/json"),
             (Trajectory = "application/jsonl"),
+            (Vec<u8> = "application/octet-stream"),
         )),
         (status = 404, body = ErrorBody),
     ))]
 pub(crate) async fn trajectories(
     State(app): State<Arc<App>>,
     Path((queue, number)): Path<(String, String)>,
-    Params(params): Params<FormatParams>,
+    Params(params): Params<BatchFormatParams>,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let batch = find(&app, &queue, &number).await?;
+    let format = Format::asked(params.format, &headers);
     let sessions = batch.groups.iter().flat_map(|group| &group.sessions);
     let mut blobs = Vec::new();
-    for artifact in sessions.filter(|s| s.usable).filter_map(|s| s.trajectory.as_ref()) {
+    for session in sessions.filter(|session| session.usable) {
+        let artifact = match format {
+            Format::Safetensors => session.arrays.as_ref(),
+            Format::Json | Format::Jsonl => session.trajectory.as_ref(),
+        };
+        let Some(artifact) = artifact else {
+            let (session, format) = (&session.session_id, format.content_type());
+            let message = format!("session {session} has no trajectory as {format}");
+            return Err(ApiError::new(ErrorClass::Internal, message));
+        };
         blobs.push(hash_of(artifact)?);
     }
-    let format = Format::asked(params.format, &headers);
     let body = Body::from_stream(joined(app.blobs.clone(), blobs, format));
     Ok(([(header::CONTENT_TYPE, format.content_type())], body).into_response())
 }

@@ -117,6 +117,7 @@ pub(crate) async fn logs(
 }
 
 pub(super) const TRAJECTORY: &str = "trajectory.json";
+pub(super) const ARRAYS: &str = "trajectory.safetensors";
 const JSON: &str = "application/json";
 
 async fn serve(

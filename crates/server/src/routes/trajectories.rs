@@ -4,7 +4,7 @@ use crate::app::App;
 use crate::error::{ApiError, ErrorBody};
 use crate::extract::{Params, PathId};
 use crate::routes::blobs::hash_of;
-use crate::routes::sessions::{TRAJECTORY, artifact};
+use crate::routes::sessions::{ARRAYS, TRAJECTORY, artifact};
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
@@ -21,8 +21,8 @@ use std::sync::Arc;
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct TrajectoryParams {
-    /// `json` for an array, `jsonl` for one per line. `Accept: application/jsonl` says the
-    /// same.
+    /// `json` for an array, `jsonl` for one per line, `safetensors` for arrays of tokens. The
+    /// header `Accept` says the same.
     #[param(inline)]
     format: Option<Format>,
     /// Only of sessions that ended so; several with commas, for example
@@ -30,21 +30,12 @@ pub(crate) struct TrajectoryParams {
     status: Option<String>,
 }
 
-/// How.
-#[derive(Debug, Deserialize, utoipa::IntoParams)]
-#[into_params(parameter_in = Query)]
-pub(crate) struct FormatParams {
-    /// `json` for an array, `jsonl` for one per line. `Accept: application/jsonl` says the
-    /// same.
-    #[param(inline)]
-    pub(crate) format: Option<Format>,
-}
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Format {
     Json,
     Jsonl,
+    Safetensors,
 }
 
 impl Format {
@@ -53,8 +44,17 @@ impl Format {
         let lines = ["application/jsonl", "application/x-ndjson", "application/x-jsonlines"];
         match (params, accept) {
             (Some(format), _) => format,
+            (None, Some(accept)) if accept.contains("octet-stream") => Self::Safetensors,
             (None, Some(accept)) if lines.iter().any(|kind| accept.contains(kind)) => Self::Jsonl,
             (None, _) => Self::Json,
+        }
+    }
+
+    /// Name of the file that has it.
+    fn artifact(self) -> &'static str {
+        match self {
+            Self::Safetensors => ARRAYS,
+            Self::Json | Self::Jsonl => TRAJECTORY,
         }
     }
 
@@ -62,6 +62,7 @@ impl Format {
         match self {
             Self::Json => "application/json",
             Self::Jsonl => "application/jsonl",
+            Self::Safetensors => "application/octet-stream",
         }
     }
 }
@@ -74,6 +75,7 @@ impl Format {
         (status = 200, content(
             (Vec<Trajectory> = "application/json"),
             (Trajectory = "application/jsonl"),
+            (Vec<u8> = "application/octet-stream"),
         )),
         (status = 404, body = ErrorBody),
         (status = 422, body = ErrorBody),
@@ -85,10 +87,11 @@ pub(crate) async fn of_task(
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let wanted = params.status.as_deref().map(statuses).transpose()?;
+    let format = Format::asked(params.format, &headers);
     let mut blobs = Vec::new();
     for session in app.store.sessions(&id).await? {
         if wanted.as_ref().is_none_or(|wanted| wanted.contains(&session.status))
-            && let Some(hash) = trajectory_of(&session)?
+            && let Some(hash) = trajectory_of(&session, format)?
         {
             // Found out here, where it can still be told in a status.
             if app.blobs.size(hash).await?.is_none() {
@@ -98,7 +101,6 @@ pub(crate) async fn of_task(
             blobs.push(hash);
         }
     }
-    let format = Format::asked(params.format, &headers);
     let body = Body::from_stream(joined(app.blobs.clone(), blobs, format));
     Ok(([(header::CONTENT_TYPE, format.content_type())], body).into_response())
 }
@@ -113,11 +115,11 @@ fn statuses(text: &str) -> Result<Vec<SessionStatus>, ApiError> {
         .collect()
 }
 
-fn trajectory_of(session: &SessionInfo) -> Result<Option<BlobHash>, BlobError> {
+fn trajectory_of(session: &SessionInfo, format: Format) -> Result<Option<BlobHash>, BlobError> {
     if !session.status.is_terminal() {
         return Ok(None);
     }
-    session.report().and_then(|report| artifact(report, TRAJECTORY)).map(hash_of).transpose()
+    session.report().and_then(|report| artifact(report, format.artifact())).map(hash_of).transpose()
 }
 
 /// The blobs with what belongs between them. Memory does not grow with their number or size.
@@ -134,7 +136,7 @@ pub(crate) fn joined(
             let after: &'static [u8] = match format {
                 Format::Jsonl => b"\n",
                 Format::Json if index < last => b",",
-                Format::Json => b"",
+                Format::Json | Format::Safetensors => b"",
             };
             let after = stream::iter([Ok(Bytes::from_static(after))]);
             Ok(document.map_ok(move |bytes| on_one_line(bytes, format)).chain(after))
@@ -143,7 +145,7 @@ pub(crate) fn joined(
     let documents = documents.try_flatten();
     let fixed = |bytes: &'static [u8]| stream::iter([Ok(Bytes::from_static(bytes))]);
     match format {
-        Format::Jsonl => documents.boxed(),
+        Format::Jsonl | Format::Safetensors => documents.boxed(),
         Format::Json => fixed(b"[").chain(documents).chain(fixed(b"]")).boxed(),
     }
 }
@@ -151,7 +153,7 @@ pub(crate) fn joined(
 /// In JSON a line break can only stand between tokens, where a space does as well.
 fn on_one_line(bytes: Bytes, format: Format) -> Bytes {
     let breaks = |byte: &u8| matches!(byte, b'\n' | b'\r');
-    if format == Format::Json || !bytes.iter().any(breaks) {
+    if format != Format::Jsonl || !bytes.iter().any(breaks) {
         return bytes;
     }
     bytes.iter().map(|byte| if breaks(byte) { b' ' } else { *byte }).collect()

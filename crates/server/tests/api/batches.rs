@@ -16,7 +16,11 @@ async fn end(server: &Fixture, lease: &Lease, reward: f64) {
     let mut report = report_of(lease, "n1", Outcome::Completed);
     report.reward = Some(reward);
     let trajectory = format!("{{\"session_id\": \"{}\"}}", lease.session_id);
-    report.artifacts = vec![server.upload("trajectory.json", trajectory).await];
+    let arrays = format!("arrays of {}\n", lease.session_id);
+    report.artifacts = vec![
+        server.upload("trajectory.json", trajectory).await,
+        server.upload("trajectory.safetensors", arrays).await,
+    ];
     assert_eq!(server.report(&report).await, json!("accepted"));
 }
 
@@ -72,6 +76,10 @@ async fn a_trainer_waits_for_its_batch_and_gets_the_trajectories_with_it() {
     assert_eq!(all, json!([{ "session_id": "t-s0" }, { "session_id": "t-s1" }]));
     let lines = server.request(Method::GET, "/api/batches/train/1/trajectories?format=jsonl");
     assert_eq!(lines.send().await.unwrap().text().await.unwrap().lines().count(), 2);
+    for path in ["/api/batches/train/1/trajectories", "/api/tasks/t/trajectories"] {
+        let (_, arrays) = server.get(&format!("{path}?format=safetensors")).await;
+        assert_eq!(arrays["text"], "arrays of t-s0\narrays of t-s1\n", "{path}");
+    }
     let (_, queues) = server.get("/api/queues").await;
     assert_eq!(queues["queues"][0]["last"], json!(1));
     assert_eq!(answer["state"], queues["queues"][0]);
