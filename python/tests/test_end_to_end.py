@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from threading import Thread
 from typing import Optional
 
+import numpy as np
 import pytest
 
 from polar import (
+    AsyncPolarClient,
     Callback,
     CallbackBody,
     CommandEvaluator,
@@ -153,3 +156,46 @@ def test_callbacks_are_signed(client: PolarClient) -> None:
     assert by_kind["session.ended"].session.reward == 1.0
     assert by_kind["task.ended"].task is not None
     assert by_kind["task.ended"].task.status == "completed"
+
+
+@pytest.mark.parametrize("strategy", ["prefix_merging", "prefix_tree"])
+def test_a_batch_comes_with_the_tokens_of_its_traces(client: PolarClient, strategy: str) -> None:
+    wanted = task(f"batch-{strategy}").model_copy(
+        update={"queue": strategy, "trajectory_strategy": strategy}
+    )
+    client.submit(wanted)
+    answer = client.next_batch(0, queue=strategy, wait_seconds=50)
+    assert answer.batch is not None
+    [group] = answer.batch.groups
+    assert (group.mean_reward, [session.usable for session in group.sessions]) == (1.0, [True] * 2)
+    assert client.batch(1, queue=strategy) == answer.batch
+    trajectories = client.batch_trajectories(1, queue=strategy)
+    assert trajectories == client.get_trajectories(wanted.task_id or "")
+    found = list(client.batch_arrays(1, queue=strategy))
+    assert [arrays.session_id for arrays in found] == [s.session_id for s in group.sessions]
+    for arrays, trajectory in zip(found, trajectories):
+        assert arrays.loss_mask.sum() == trajectory.tokens.trained
+        assert arrays.layout == ("tree" if trajectory.tree else "traces")
+        for index, trace in enumerate(trajectory.traces):
+            tokens = arrays.sequence(index)
+            prompt = arrays.prompt_tokens[index]
+            assert arrays.ids[tokens].tolist() == trace.token_ids
+            assert arrays.loss_mask[tokens][prompt:].tolist() == trace.loss_mask
+            expected = [float("nan") if p is None else p for p in trace.response_logprobs]
+            np.testing.assert_array_equal(
+                arrays.logprobs[tokens][prompt:], np.array(expected, dtype=np.float32)
+            )
+    assert {queue.queue: queue.last for queue in client.queues()}[strategy] == 1
+
+
+def test_the_async_client_reads_batches_alike(client: PolarClient) -> None:
+    async def pull() -> list[str]:
+        address = str(client._http.base_url)
+        async with AsyncPolarClient(address) as other:
+            answer = await other.next_batch(0, queue="async", wait_seconds=50)
+            assert answer.batch is not None
+            arrays = other.batch_arrays(answer.batch.number, queue="async")
+            return [found.session_id async for found in arrays]
+
+    client.submit(task("async").model_copy(update={"queue": "async"}))
+    assert asyncio.run(pull()) == ["async-s0", "async-s1"]

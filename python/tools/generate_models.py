@@ -33,6 +33,8 @@ ROOTS = [
     "CallSummary",
     "EventPage",
     "NodeList",
+    "BatchAnswer",
+    "QueueList",
     "FieldProblem",
 ]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
 
+from polar.arrays import TokenArrays
 from polar.async_client import AsyncPolarClient
 from polar.callback import CallbackBody, verify_callback
 from polar.client import PolarClient
@@ -26,10 +27,15 @@ from polar.errors import (
     WaitTimeoutError,
 )
 from polar.models import (
+    Batch,
+    BatchAnswer,
+    BatchGroup,
+    BatchSession,
     Budgets,
     Callback,
     CallSummary,
     CommandEvaluator,
+    EarlyStop,
     Event,
     EventPage,
     Exec,
@@ -60,6 +66,10 @@ __all__ = [
     "AsyncPolarClient",
     "AsyncResultStream",
     "AuthenticationError",
+    "Batch",
+    "BatchAnswer",
+    "BatchGroup",
+    "BatchSession",
     "BinaryNotFoundError",
     "Budgets",
     "CallSummary",
@@ -67,6 +77,7 @@ __all__ = [
     "CallbackBody",
     "CommandEvaluator",
     "ConflictError",
+    "EarlyStop",
     "Event",
     "EventPage",
     "Exec",
@@ -89,6 +100,7 @@ __all__ = [
     "Skill",
     "TaskInfo",
     "TaskRequest",
+    "TokenArrays",
     "TokenCounts",
     "Trace",
     "Trajectory",

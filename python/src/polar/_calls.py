@@ -19,9 +19,12 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from polar.errors import PolarError, UnexpectedAnswerError, api_error
 from polar.models import (
+    Batch,
+    BatchAnswer,
     CallSummary,
     EventPage,
     NodeSeen,
+    QueueInfo,
     SessionInfo,
     TaskInfo,
     TaskPage,
@@ -179,6 +182,44 @@ def events(
         params["kinds"] = ",".join(kinds)
     read = _model(EventPage)
     return Call("read events", "GET", "/api/events", read, params, held_seconds=wait_seconds)
+
+
+def next_batch(after: int, wait_seconds: float, fields: Mapping[str, Any]) -> Call[BatchAnswer]:
+    body = {"after": after, "wait_seconds": wait_seconds, **fields}
+    content = json.dumps({key: value for key, value in body.items() if value is not None}).encode()
+    return Call(
+        "ask for a batch",
+        "POST",
+        "/api/batches/next",
+        _model(BatchAnswer),
+        content=content,
+        held_seconds=wait_seconds,
+    )
+
+
+def batch(queue: str, number: int) -> Call[Batch]:
+    return Call(f"get batch {number} of {queue}", "GET", _batch(queue, number), _model(Batch))
+
+
+def batch_trajectories(queue: str, number: int) -> Call[list[Trajectory]]:
+    path = f"{_batch(queue, number)}/trajectories"
+    what = f"get the trajectories of batch {number} of {queue}"
+    return Call(what, "GET", path, _list(Trajectory))
+
+
+def batch_arrays(queue: str, number: int) -> Call[None]:
+    """Its answer is read as it comes in."""
+    path = f"{_batch(queue, number)}/trajectories"
+    what = f"get the arrays of batch {number} of {queue}"
+    return Call(what, "GET", path, lambda _: None, {"format": "safetensors"})
+
+
+def queues() -> Call[list[QueueInfo]]:
+    return Call("list the queues", "GET", "/api/queues", _member("queues", QueueInfo))
+
+
+def _batch(queue: str, number: int) -> str:
+    return f"/api/batches/{_part(queue)}/{number}"
 
 
 def nodes() -> Call[list[NodeSeen]]:

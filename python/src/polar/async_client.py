@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, Literal, Optional, TypeVar, Union
 
 import httpx
@@ -13,11 +14,15 @@ import httpx
 from polar import _calls
 from polar._calls import Call, TaskLike
 from polar._token import authorised
+from polar.arrays import ArrayReader, TokenArrays
 from polar.errors import ServerUnreachableError, WaitTimeoutError
 from polar.models import (
+    Batch,
+    BatchAnswer,
     CallSummary,
     EventPage,
     NodeSeen,
+    QueueInfo,
     SessionInfo,
     TaskInfo,
     Trajectory,
@@ -172,6 +177,73 @@ class AsyncPolarClient:
         """
         return await self._carry_out(_calls.cancel(task_id))
 
+    async def next_batch(
+        self,
+        after: int,
+        *,
+        queue: str = "default",
+        groups: int = 1,
+        min_groups: Optional[int] = None,
+        version: Optional[str] = None,
+        max_staleness: Optional[int] = None,
+        equal_rewards: Literal["keep", "leave_out"] = "keep",
+        min_usable: int = 1,
+        reject: Sequence[str] = (),
+        max_ahead: Optional[int] = None,
+        wait_seconds: float = 20.0,
+    ) -> BatchAnswer:
+        """The batch of groups after a trainer's cursor: the number of the last batch it is done
+        with, 0 before the first. Asking again with the same cursor gives the same batch, so a
+        trainer that keeps its cursor with its weights trains each group once.
+
+        ``batch`` of the answer is None when there are not ``groups`` of them within
+        ``wait_seconds``, or ``min_groups`` at their end. ``version`` is the trainer's own weight
+        version: groups more than ``max_staleness`` behind it are left out, and those that the
+        other filters name. ``reject`` takes groups out of the batch after the cursor for others.
+        ``max_ahead`` bounds the groups that are begun and in no batch.
+        """
+        fields = {
+            "queue": queue,
+            "groups": groups,
+            "min_groups": min_groups,
+            "version": version,
+            "max_staleness": max_staleness,
+            "equal_rewards": equal_rewards,
+            "min_usable": min_usable,
+            "reject": list(reject),
+            "max_ahead": max_ahead,
+        }
+        return await self._carry_out(_calls.next_batch(after, wait_seconds, fields))
+
+    async def batch(self, number: int, *, queue: str = "default") -> Batch:
+        """A batch that was made before, as it is now."""
+        return await self._carry_out(_calls.batch(queue, number))
+
+    async def batch_trajectories(self, number: int, *, queue: str = "default") -> list[Trajectory]:
+        """The trajectories of a batch's usable sessions, group after group."""
+        return await self._carry_out(_calls.batch_trajectories(queue, number))
+
+    async def batch_arrays(
+        self, number: int, *, queue: str = "default"
+    ) -> AsyncIterator[TokenArrays]:
+        """The tokens of a batch's usable sessions as NumPy arrays, one session at a time.
+
+        They are read as they come in, so that memory holds one session, and none of their
+        numbers is parsed. A stream that breaks off raises `ServerUnreachableError`; asking again
+        starts from the first session. Needs NumPy.
+        """
+        reader = ArrayReader()
+        call = _calls.batch_arrays(queue, number)
+        async with self._stream(call) as response:
+            async for piece in response.aiter_bytes():
+                for arrays in reader.feed(piece):
+                    yield arrays
+        reader.finish()
+
+    async def queues(self) -> list[QueueInfo]:
+        """Queues of batches, and where they stand."""
+        return await self._carry_out(_calls.queues())
+
     async def nodes(self) -> list[NodeSeen]:
         """The nodes that asked for work, and whether they still do."""
         return await self._carry_out(_calls.nodes())
@@ -189,6 +261,20 @@ class AsyncPolarClient:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    @asynccontextmanager
+    async def _stream(self, call: Call[T]) -> AsyncIterator[httpx.Response]:
+        """An answer that is read as it comes in. Sent once."""
+        request = call.request(self._timeout)
+        try:
+            async with self._http.stream(**request) as response:
+                if not response.is_success:
+                    await response.aread()
+                call.checked(response)
+                yield response
+        except httpx.TransportError as error:
+            reason = call.unreachable(error, reached=True)
+            raise ServerUnreachableError(reason) from error
 
     async def _carry_out(self, call: Call[T]) -> T:
         """Sends a request until there is an answer or the retry policy gives up."""

@@ -1112,8 +1112,8 @@ class Artifact(Model):
     """A file kept with an attempt: the journal, the trajectory, a log, the diff."""
 
     name: str
-    """`trajectory.json`, `calls.json`, `journal`, `stdout.log`, `stderr.log`, `grader.log` or
-    `workspace.diff`.
+    """`trajectory.json`, `trajectory.safetensors`, `calls.json`, `journal`, `stdout.log`,
+    `stderr.log`, `grader.log` or `workspace.diff`.
     """
 
     sha256: str
@@ -1765,6 +1765,148 @@ class NodeList(Model):
     """By name."""
 
 
+class EarlyStopInfo(Model):
+    """The bias that stopping a group early brings: what was cancelled had run longer."""
+
+    cancelled: int
+    """Sessions that were cancelled."""
+
+    usable_mean_tokens: float
+    """Mean of the tokens sampled in usable sessions."""
+
+    cancelled_mean_tokens: Optional[float] = None
+    """Mean of the tokens that cancelled sessions had sampled until then; absent where none of
+    them had begun.
+    """
+
+
+class BatchSession(Model):
+    """One session of a group."""
+
+    session_id: SessionId
+    """Which session; `rollout_id` of its traces."""
+
+    sample_index: int
+    """Its place in the group."""
+
+    status: SessionStatus
+    """How it ended."""
+
+    usable: bool
+    """Whether it is to be trained on: it has tokens to train on, a reward if one was asked for,
+    and neither was it cancelled nor is its end the fault of the infrastructure.
+    """
+
+    traces: int
+    """Traces of its trajectory."""
+
+    tokens: TokenCounts
+    """Where its sampled tokens went."""
+
+    reason: Optional[EndReason] = None
+    """The same in more words."""
+
+    reward: Optional[float] = None
+    """The evaluator's number."""
+
+    weight_versions: list[str] = []
+    """Versions that sampled its trained tokens, in the order of their first one."""
+
+    hack_labels: list[HackLabel] = []
+    """Marks of known ways to get a reward without doing the task."""
+
+    trajectory: Optional[Artifact] = None
+    """Its trajectory, to be had at `/api/blobs/{sha256}` or with the batch."""
+
+    arrays: Optional[Artifact] = None
+    """The same as arrays of tokens."""
+
+
+class BatchGroup(Model):
+    """The sessions of one task."""
+
+    task_id: TaskId
+    """The task."""
+
+    group_id: GroupId
+    """As in the rows of its traces."""
+
+    sessions: list[BatchSession]
+    """All its sessions, by sample index; train on the usable ones."""
+
+    staleness: Optional[int] = None
+    """Versions that its oldest tokens are behind the one asked for; absent where none was asked
+    for or the engine tells none.
+    """
+
+    mean_reward: Optional[float] = None
+    """Mean reward over its usable sessions: each counts once, however many traces it has."""
+
+    early_stop: Optional[EarlyStopInfo] = None
+    """What stopping early did; absent where all sessions came to their own end."""
+
+    metadata: dict[str, Any] = {}
+    """The task's own."""
+
+
+class Batch(Model):
+    """Groups to train on together."""
+
+    queue: QueueName
+    """Of which queue."""
+
+    number: int
+    """Its number, from 1, without gaps. The trainer's cursor once it is done with it."""
+
+    made_at: str
+    """When it was made (RFC 3339, UTC)."""
+
+    groups: list[BatchGroup]
+    """Its groups, oldest first."""
+
+    left_out: dict[str, int] = {}
+    """Groups left out while it was made, by reason."""
+
+
+class QueueInfo(Model):
+    """Where a queue stands."""
+
+    queue: QueueName
+    """Which queue."""
+
+    last: int
+    """Number of its last batch; 0 before the first."""
+
+    ready: int
+    """Groups that have ended and are in no batch. Some of them may be left out."""
+
+    running: int
+    """Groups with sessions that have not ended, begun or not."""
+
+    ahead: int
+    """Groups that are begun and in no batch."""
+
+    max_ahead: Optional[int] = None
+    """Most of them, as last asked for."""
+
+
+class BatchAnswer(Model):
+    """Answer to `POST /api/batches/next`."""
+
+    state: QueueInfo
+    """What there is beside it."""
+
+    batch: Optional[Batch] = None
+    """The batch after the cursor; absent when there are not enough groups yet."""
+
+
+class QueueList(Model):
+    """Answer to `GET /api/queues`."""
+
+    queues: list[QueueInfo]
+    """Queues that tasks were submitted to or batches asked of, by name."""
+
+
 class FieldProblem(Model):
     """One thing wrong with submitted input: which field, what is wrong, what would be right."""
 
@@ -1782,6 +1924,10 @@ __all__ = [
     "AllEvaluators",
     "Artifact",
     "AttemptInfo",
+    "Batch",
+    "BatchAnswer",
+    "BatchGroup",
+    "BatchSession",
     "Budgets",
     "CallId",
     "CallOrigin",
@@ -1795,6 +1941,7 @@ __all__ = [
     "Completed",
     "Confidence",
     "EarlyStop",
+    "EarlyStopInfo",
     "Encoding",
     "EndReason",
     "Epoch",
@@ -1837,6 +1984,8 @@ __all__ = [
     "PartRewards",
     "PrepareStep",
     "PythonEvaluator",
+    "QueueInfo",
+    "QueueList",
     "QueueName",
     "RewardSource",
     "RoleCounts",
