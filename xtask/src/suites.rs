@@ -300,7 +300,7 @@ fn sdk() -> Result<Counts> {
 const PYTHON: [&str; 3] = ["python", "tests/sdk", "tests/trainers"];
 
 /// As `dev` in `python/pyproject.toml` says.
-const DEVELOPMENT: [&str; 3] = ["pytest>=8,<10", "mypy>=1.11,<3", "ruff>=0.6,<1"];
+const DEVELOPMENT: [&str; 4] = ["numpy>=1.22,<3", "pytest>=8,<10", "mypy>=1.11,<3", "ruff>=0.6,<1"];
 
 fn clients() -> Result<Counts> {
     let polar = polar()?;

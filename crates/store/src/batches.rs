@@ -8,6 +8,7 @@ use polar_types::{
     Artifact, BatchGroup, BatchRequest, BatchSession, EarlyStopInfo, EqualRewards, GroupId,
     LeftOut, SessionInfo, SessionReport, SessionStatus, TaskId, TaskInfo, TaskStatus,
 };
+use std::collections::HashMap;
 
 /// Name of the file that holds a session's trajectory.
 const TRAJECTORY: &str = "trajectory.json";
@@ -37,12 +38,12 @@ impl Candidate {
     }
 
     /// As it is shown, told against a version.
-    pub(crate) fn into_group(self, version: Option<&str>) -> BatchGroup {
+    pub(crate) fn into_group(self, version: Option<&str>, versions: &Versions) -> BatchGroup {
         let usable = || self.sessions.iter().filter(|session| session.usable);
         let rewards: Vec<f64> = usable().filter_map(|session| session.reward).collect();
         let mean = rewards.iter().sum::<f64>() / rewards.len() as f64;
         BatchGroup {
-            staleness: version.and_then(|version| self.staleness(version)),
+            staleness: version.and_then(|version| self.staleness(version, versions)),
             mean_reward: (!rewards.is_empty()).then_some(mean),
             early_stop: if self.cancelled { None } else { early_stop(&self.sessions) },
             group_id: GroupId::from(&self.task_id),
@@ -53,20 +54,20 @@ impl Candidate {
     }
 
     /// Versions that its oldest token is behind; `None` where that cannot be told.
-    fn staleness(&self, current: &str) -> Option<u64> {
+    fn staleness(&self, current: &str, versions: &Versions) -> Option<u64> {
         let mut most = None;
         for session in self.sessions.iter().filter(|session| session.usable) {
             if session.weight_versions.is_empty() {
                 return None;
             }
             for version in &session.weight_versions {
-                most = most.max(Some(behind(current, version)?));
+                most = most.max(Some(versions.behind(current, version)?));
             }
         }
         most
     }
 
-    fn judge(&self, request: &BatchRequest) -> Result<(), LeftOut> {
+    fn judge(&self, request: &BatchRequest, versions: &Versions) -> Result<(), LeftOut> {
         if self.cancelled {
             return Err(LeftOut::Cancelled);
         }
@@ -82,7 +83,7 @@ impl Candidate {
             return Err(LeftOut::EqualRewards);
         }
         match (request.version.as_deref(), request.max_staleness) {
-            (Some(current), Some(most)) => match self.staleness(current) {
+            (Some(current), Some(most)) => match self.staleness(current, versions) {
                 None => Err(LeftOut::VersionUnknown),
                 Some(behind) if behind > most => Err(LeftOut::Stale),
                 Some(_) => Ok(()),
@@ -92,14 +93,26 @@ impl Candidate {
     }
 }
 
-/// How many versions a sampled token is behind. Versions that are numbers are compared as such;
-/// others only with themselves.
-fn behind(current: &str, sampled: &str) -> Option<u64> {
-    if current == sampled {
-        return Some(0);
+/// Weight versions in the order in which they were asked for.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Versions(HashMap<String, u64>);
+
+impl Versions {
+    pub(crate) fn new(ordinals: impl IntoIterator<Item = (String, u64)>) -> Self {
+        Self(ordinals.into_iter().collect())
     }
-    let (current, sampled) = (current.parse::<u64>().ok()?, sampled.parse::<u64>().ok()?);
-    Some(current.saturating_sub(sampled))
+
+    /// How many versions a sampled token is behind. Versions that nobody asked for are compared
+    /// where they are numbers, and else only with themselves.
+    fn behind(&self, current: &str, sampled: &str) -> Option<u64> {
+        if current == sampled {
+            return Some(0);
+        }
+        let asked = self.0.get(current).zip(self.0.get(sampled));
+        let numbers = || current.parse::<u64>().ok().zip(sampled.parse::<u64>().ok());
+        let (current, sampled) = asked.map(|(c, s)| (*c, *s)).or_else(numbers)?;
+        Some(current.saturating_sub(sampled))
+    }
 }
 
 fn batch_session(info: &SessionInfo) -> BatchSession {
@@ -155,6 +168,7 @@ pub(crate) struct Begun {
 /// The making of one batch.
 pub(crate) struct Plan<'a> {
     request: &'a BatchRequest,
+    versions: &'a Versions,
     /// Number of the batch.
     pub(crate) number: u64,
     /// The batch is not the newest: it is given as it was.
@@ -177,7 +191,11 @@ pub(crate) struct Decision {
 
 impl<'a> Plan<'a> {
     /// Of the batch after the cursor, where the queue's last batch is `last`.
-    pub(crate) fn new(request: &'a BatchRequest, last: u64) -> Result<Self, StoreError> {
+    pub(crate) fn new(
+        request: &'a BatchRequest,
+        versions: &'a Versions,
+        last: u64,
+    ) -> Result<Self, StoreError> {
         let BatchRequest { queue, after, .. } = request;
         if *after > last {
             return Err(StoreError::Conflict(format!(
@@ -194,7 +212,7 @@ impl<'a> Plan<'a> {
             )));
         }
         let (kept, taken, left_out) = (Vec::new(), Vec::new(), Vec::new());
-        Ok(Self { request, number, is_past, begun: None, kept, taken, left_out })
+        Ok(Self { request, versions, number, is_past, begun: None, kept, taken, left_out })
     }
 
     /// Of what was begun before: the groups it has, oldest first.
@@ -216,7 +234,7 @@ impl<'a> Plan<'a> {
             return Err(LeftOut::Rejected);
         }
         // What it was taken for holds; only time has passed.
-        match group.judge(self.request) {
+        match group.judge(self.request, self.versions) {
             Err(reason @ (LeftOut::Stale | LeftOut::VersionUnknown)) => Err(reason),
             _ => Ok(()),
         }
@@ -235,7 +253,7 @@ impl<'a> Plan<'a> {
 
     /// Offers a group that is ready.
     pub(crate) fn offer(&mut self, group: Candidate) {
-        match group.judge(self.request) {
+        match group.judge(self.request, self.versions) {
             Ok(()) => self.taken.push(group),
             Err(reason) => self.left_out.push((group.task_id, reason)),
         }

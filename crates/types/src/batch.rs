@@ -32,7 +32,8 @@ pub struct BatchRequest {
     /// Groups that are enough once `wait_seconds` are over; as many as wanted when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_groups: Option<u32>,
-    /// Weight version that the trainer is at, against which staleness is told.
+    /// Weight version that the trainer is at, against which staleness is told: in versions as they
+    /// were pushed to `/api/weights`, or as numbers where they were not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
     /// Most versions that a group may be behind `version`; those further behind are left out.

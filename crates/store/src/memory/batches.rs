@@ -2,7 +2,7 @@
 
 use super::state::State;
 use crate::StoreError;
-use crate::batches::{Begun, Candidate, Plan};
+use crate::batches::{Begun, Candidate, Plan, Versions};
 use crate::rules::rfc3339;
 use polar_types::{
     Batch, BatchAnswer, BatchRequest, LeftOut, QueueInfo, QueueName, TaskId, TaskStatus,
@@ -34,7 +34,10 @@ impl State {
         self.stored.queued |= queue.max_ahead != request.max_ahead;
         queue.max_ahead = request.max_ahead;
         let last = queue.batches.len() as u64;
-        let mut plan = Plan::new(request, last)?;
+        let asked = self.weights.iter().map(|weights| &weights.update);
+        let versions =
+            Versions::new(asked.map(|update| (update.request.version.clone(), update.ordinal)));
+        let mut plan = Plan::new(request, &versions, last)?;
         let number = plan.number;
         if let Some(made) = queue.batches.get(number as usize - 1) {
             let settled = made.settled;
@@ -69,14 +72,16 @@ impl State {
         let version = request.version.as_deref();
         let batch = match decision.groups {
             None => None,
-            Some(groups) => Some(self.assemble(&request.queue, number, groups, version)?),
+            Some(groups) => {
+                Some(self.assemble(&request.queue, number, groups, (version, &versions))?)
+            }
         };
         Ok(BatchAnswer { batch, state: self.queue_info(&request.queue) })
     }
 
     pub(super) fn batch(&self, queue: &QueueName, number: u64) -> Result<Batch, StoreError> {
         let groups = self.groups_of(queue, number)?;
-        self.assemble(queue, number, groups, None)
+        self.assemble(queue, number, groups, (None, &Versions::default()))
     }
 
     pub(super) fn queue_infos(&self) -> Vec<QueueInfo> {
@@ -141,7 +146,7 @@ impl State {
         queue: &QueueName,
         number: u64,
         groups: Vec<Candidate>,
-        version: Option<&str>,
+        (version, versions): (Option<&str>, &Versions),
     ) -> Result<Batch, StoreError> {
         let batches = self.queues.get(queue).map(|queue| queue.batches.as_slice());
         let index = usize::try_from(number).ok().and_then(|number| number.checked_sub(1));
@@ -159,7 +164,7 @@ impl State {
             queue: queue.clone(),
             number,
             made_at: rfc3339(made.at),
-            groups: groups.into_iter().map(|group| group.into_group(version)).collect(),
+            groups: groups.into_iter().map(|group| group.into_group(version, versions)).collect(),
             left_out,
         })
     }

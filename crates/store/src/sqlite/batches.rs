@@ -4,7 +4,7 @@ use super::read;
 use super::rows::{backend, count, get, position};
 use super::writer::{Work, Write};
 use crate::StoreError;
-use crate::batches::{Begun, Candidate, Decision, Plan};
+use crate::batches::{Begun, Candidate, Decision, Plan, Versions};
 use crate::rules::rfc3339;
 use async_trait::async_trait;
 use polar_types::{
@@ -30,7 +30,8 @@ impl Write for Next {
     async fn apply(&self, work: &mut Work<'_>) -> Result<BatchAnswer, StoreError> {
         let queue = &self.request.queue;
         let last = self.note_queue(work).await?;
-        let mut plan = Plan::new(&self.request, last)?;
+        let versions = versions(work.db, &self.request).await?;
+        let mut plan = Plan::new(&self.request, &versions, last)?;
         let number = plan.number;
         if number <= last {
             let groups = groups_of(work.db, queue, number).await?;
@@ -46,7 +47,7 @@ impl Write for Next {
             None => None,
             Some(groups) => {
                 let version = self.request.version.as_deref();
-                Some(assemble(work.db, queue, number, groups, version).await?)
+                Some(assemble(work.db, queue, number, groups, (version, &versions)).await?)
             }
         };
         Ok(BatchAnswer { batch, state: info(work.db, queue).await? })
@@ -166,7 +167,7 @@ pub(super) async fn batch(
     number: u64,
 ) -> Result<Batch, StoreError> {
     let groups = groups_of(db, queue, number).await?;
-    assemble(db, queue, number, groups, None).await
+    assemble(db, queue, number, groups, (None, &Versions::default())).await
 }
 
 /// Queues by name.
@@ -255,12 +256,28 @@ async fn candidate(db: &mut SqliteConnection, row: &SqliteRow) -> Result<Candida
     Ok(Candidate::new(&task, count(row, "ordinal")?, &sessions))
 }
 
+/// Those that were asked for, where the request needs them.
+async fn versions(
+    db: &mut SqliteConnection,
+    request: &BatchRequest,
+) -> Result<Versions, StoreError> {
+    if request.version.is_none() {
+        return Ok(Versions::default());
+    }
+    let rows = sqlx::query("SELECT version, ordinal FROM weight_update")
+        .fetch_all(db)
+        .await
+        .map_err(backend)?;
+    let ordinals = rows.iter().map(|row| Ok((get(row, "version")?, count(row, "ordinal")?)));
+    Ok(Versions::new(ordinals.collect::<Result<Vec<_>, StoreError>>()?))
+}
+
 async fn assemble(
     db: &mut SqliteConnection,
     queue: &QueueName,
     number: u64,
     groups: Vec<Candidate>,
-    version: Option<&str>,
+    (version, versions): (Option<&str>, &Versions),
 ) -> Result<Batch, StoreError> {
     let row = batch_row(db, queue, number).await?;
     let counts = sqlx::query(
@@ -280,7 +297,7 @@ async fn assemble(
         queue: queue.clone(),
         number,
         made_at: rfc3339(get(&row, "made_at")?),
-        groups: groups.into_iter().map(|group| group.into_group(version)).collect(),
+        groups: groups.into_iter().map(|group| group.into_group(version, versions)).collect(),
         left_out,
     })
 }

@@ -13,6 +13,7 @@ on_every_store!(
     groups_come_oldest_first_and_those_left_out_are_counted,
     promise_5_a_group_is_in_one_batch_whatever_is_taken_out_of_it,
     staleness_is_told_against_the_trainers_version_and_bounded,
+    versions_are_as_far_apart_as_they_were_asked_for,
     no_group_is_begun_beyond_the_most_ahead,
     a_group_that_has_enough_is_stopped_early,
     queues_do_not_share_groups,
@@ -155,6 +156,23 @@ async fn staleness_is_told_against_the_trainers_version_and_bounded(store: &dyn 
     let answer = store.next_batch(&request(0, at_4), 1, at(100)).await.unwrap();
     let batch = answer.batch.unwrap();
     assert_eq!((names(&batch), batch.left_out[&LeftOut::Stale]), (vec!["new"], 2));
+}
+
+async fn versions_are_as_far_apart_as_they_were_asked_for(store: &dyn TaskStore) {
+    for version in ["start", "step-10", "step-20"] {
+        let update = json!({ "version": version, "source": { "label": {} } });
+        store.push_weights(serde_json::from_value(update).unwrap(), at(0)).await.unwrap();
+    }
+    let leases = leased(store, &["a", "b"], json!({})).await;
+    for (session, version) in
+        [("a-s0", "start"), ("a-s1", "step-20"), ("b-s0", "step-10"), ("b-s1", "step-20")]
+    {
+        store.complete(&rewarded(&leases[session], 1.0, version), at(2)).await.unwrap();
+    }
+    let ask = json!({ "version": "step-20", "max_staleness": 1 });
+    let batch = next(store, 0, ask).await.unwrap();
+    assert_eq!((names(&batch), batch.groups[0].staleness), (vec!["b"], Some(1)));
+    assert_eq!(batch.left_out, [(LeftOut::Stale, 1)].into());
 }
 
 async fn no_group_is_begun_beyond_the_most_ahead(store: &dyn TaskStore) {
