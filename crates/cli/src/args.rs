@@ -317,6 +317,11 @@ pub(crate) struct Up {
     #[arg(long, env = "POLAR_STATE", value_name = "DIR")]
     pub(crate) state: Option<PathBuf>,
 
+    /// Folder of this machine from which tasks of the published API (`POST /rollout/task/submit`)
+    /// may have files, with all below it. May be given several times.
+    #[arg(long = "upload-folder", value_name = "PATH")]
+    pub(crate) upload_folders: Vec<PathBuf>,
+
     /// Seconds that running sessions may go on after Ctrl-C or SIGTERM.
     #[arg(long, default_value_t = 30, value_name = "SECONDS")]
     pub(crate) grace_seconds: u32,
@@ -346,6 +351,11 @@ pub(crate) struct RolloutServer {
     /// Folder for the database and blobs. Must be on a local disk.
     #[arg(long, env = "POLAR_STATE", value_name = "DIR")]
     pub(crate) state: Option<PathBuf>,
+
+    /// Folder of this machine from which tasks of the published API (`POST /rollout/task/submit`)
+    /// may have files, with all below it. May be given several times.
+    #[arg(long = "upload-folder", value_name = "PATH")]
+    pub(crate) upload_folders: Vec<PathBuf>,
 
     /// Seconds a lease lives without a renewal by its node.
     #[arg(long, default_value_t = 30.0, value_name = "SECONDS")]

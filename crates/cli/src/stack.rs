@@ -37,6 +37,8 @@ pub(crate) struct StackConfig {
     pub(crate) api: SocketAddr,
     pub(crate) token: Token,
     pub(crate) state: PathBuf,
+    /// Folders from which tasks of the published API may have files.
+    pub(crate) upload_folders: Vec<PathBuf>,
     pub(crate) node: NodeArgs,
 }
 
@@ -51,7 +53,8 @@ pub(crate) struct Stack {
 
 impl Stack {
     pub(crate) async fn start(config: StackConfig, engine: Arc<dyn Engine>) -> Result<Self> {
-        let server = server_config(config.api, &config.state, &config.token);
+        let mut server = server_config(config.api, &config.state, &config.token);
+        server.upload_folders = config.upload_folders;
         paths::make_private(&server.data)?;
         let server = start_server(server).await?;
         let api_url = format!("http://{}", server.addr());

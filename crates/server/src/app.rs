@@ -3,6 +3,7 @@
 use crate::config::ServerConfig;
 use crate::error::ApiError;
 use crate::metrics::Metrics;
+use crate::published::Tombstones;
 use crate::{auth, routes};
 use axum::Router;
 use axum::middleware::{from_fn, from_fn_with_state};
@@ -23,6 +24,7 @@ pub(crate) struct App {
     pub(crate) blobs: BlobStore,
     pub(crate) config: ServerConfig,
     pub(crate) metrics: Metrics,
+    pub(crate) tombstones: Tombstones,
     /// Cancelled when the server ends.
     pub(crate) stop: CancellationToken,
 }

@@ -10,11 +10,16 @@ use crate::error::ApiError;
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
+use base64::Engine as _;
 use http::{HeaderMap, StatusCode, header};
 use polar_types::ErrorClass;
+use std::borrow::Cow;
 use std::net::IpAddr;
 use std::sync::Arc;
 use subtle::{Choice, ConstantTimeEq};
+
+/// By which clients of the published Polar say the control token.
+const CONTROL_TOKEN_HEADER: &str = "x-polar-control-token";
 
 /// Lets in who has the control token.
 pub(crate) async fn control(
@@ -99,17 +104,14 @@ fn check(
     if tokens.is_empty() {
         return Ok(());
     }
-    let given = text(headers, header::AUTHORIZATION)
-        .and_then(|value| value.split_once(' '))
-        .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
-        .map(|(_, token)| token.trim());
+    let given = given(headers);
     let refused = |what: &str| {
         let place = place.map_or_else(String::new, |place| {
             format!("; it is in {place} of the user who started the server, on its machine")
         });
         ApiError::new(ErrorClass::Unauthenticated, format!("{what}{place}"))
     };
-    let Some(given) = given else {
+    let Some(given) = given.as_deref() else {
         return Err(refused(
             "this needs the server's token; send it as `Authorization: Bearer TOKEN`, or set \
              POLAR_TOKEN for `polar` and its SDK",
@@ -120,6 +122,23 @@ fn check(
         .iter()
         .fold(Choice::from(0), |any, token| any | token.as_bytes().ct_eq(given.as_bytes()));
     if bool::from(matches) { Ok(()) } else { Err(refused("the token is not the server's")) }
+}
+
+/// The token in a request: as a bearer token, in the header that clients of the published Polar
+/// use, or as the password of a URL, for clients that know of no tokens at all.
+fn given(headers: &HeaderMap) -> Option<Cow<'_, str>> {
+    let named = headers.get(CONTROL_TOKEN_HEADER).and_then(|value| value.to_str().ok());
+    if let Some(token) = named {
+        return Some(Cow::Borrowed(token.trim()));
+    }
+    let (scheme, value) = text(headers, header::AUTHORIZATION)?.split_once(' ')?;
+    if scheme.eq_ignore_ascii_case("bearer") {
+        return Some(Cow::Borrowed(value.trim()));
+    }
+    let decoder = base64::engine::general_purpose::STANDARD;
+    let basic = scheme.eq_ignore_ascii_case("basic").then(|| decoder.decode(value.trim()).ok())?;
+    let pair = String::from_utf8(basic?).ok()?;
+    pair.split_once(':').map(|(_, password)| Cow::Owned(password.to_owned()))
 }
 
 fn text(headers: &HeaderMap, name: header::HeaderName) -> Option<&str> {

@@ -6,13 +6,14 @@
 
 use crate::app::App;
 use crate::config::CallbackPolicy;
+use crate::published;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use hmac::{Hmac, KeyInit, Mac};
 use http::StatusCode;
 use jiff::{SignedDuration, Timestamp};
 use polar_store::{CallbackDue, CallbackResult, StoreError};
-use polar_types::{Event, SessionInfo, TaskInfo};
+use polar_types::{CallbackFormat, Event, SessionInfo, TaskInfo};
 use serde::Serialize;
 use sha2::Sha256;
 use std::collections::HashSet;
@@ -86,7 +87,7 @@ async fn due(app: &App, in_progress: &HashSet<String>, room: usize) -> Vec<Callb
 }
 
 /// Sends one and notes what became of it. Returns its id.
-async fn deliver(app: &App, client: &reqwest::Client, callback: CallbackDue) -> String {
+async fn deliver(app: &Arc<App>, client: &reqwest::Client, callback: CallbackDue) -> String {
     let id = callback.callback_id.clone();
     let sent = send(app, client, &callback).await;
     if let Err(failure) = &sent {
@@ -111,24 +112,33 @@ impl From<StoreError> for Failure {
     }
 }
 
-async fn send(app: &App, client: &reqwest::Client, callback: &CallbackDue) -> Result<(), Failure> {
-    let event = callback.event.clone();
-    let session = match &event.session_id {
-        Some(id) => Some(app.store.session(id).await?),
-        None => None,
-    };
-    let body = CallbackBody { task: app.store.task(&event.task_id).await?, event, session };
+async fn send(
+    app: &Arc<App>,
+    client: &reqwest::Client,
+    callback: &CallbackDue,
+) -> Result<(), Failure> {
     let lasting = |error: String| Failure { error, for_good: false };
-    let body = serde_json::to_vec(&body).map_err(|error| lasting(error.to_string()))?;
     let mut request = client
         .post(&callback.url)
         .header("content-type", "application/json")
         .header(EVENT_ID_HEADER, &callback.callback_id);
-    if let Some(secret) = &callback.secret {
-        let seconds = app.now().as_second();
-        request = request.header(SIGNATURE_HEADER, sign(secret, seconds, &body));
-    }
-    let answer = request.body(body).send().await.map_err(|error| lasting(in_words(&error)))?;
+    request = match callback.format {
+        CallbackFormat::Ends => {
+            let body = end(app, &callback.event).await?;
+            if let Some(secret) = &callback.secret {
+                let seconds = app.now().as_second();
+                request = request.header(SIGNATURE_HEADER, sign(secret, seconds, &body));
+            }
+            request.body(body)
+        }
+        CallbackFormat::TaskResult => {
+            let whole = published::callback(app, &callback.event.task_id).await;
+            let (length, pieces) = whole.map_err(|error| lasting(error.to_string()))?;
+            // Otherwise it would go in chunks, which simple receivers do not read.
+            request.header("content-length", length).body(reqwest::Body::wrap_stream(pieces))
+        }
+    };
+    let answer = request.send().await.map_err(|error| lasting(in_words(&error)))?;
     match answer.status() {
         status if status.is_success() => Ok(()),
         status => Err(Failure {
@@ -136,6 +146,17 @@ async fn send(app: &App, client: &reqwest::Client, callback: &CallbackDue) -> Re
             for_good: status == StatusCode::GONE,
         }),
     }
+}
+
+/// The body that tells of one end.
+async fn end(app: &App, event: &Event) -> Result<Vec<u8>, Failure> {
+    let event = event.clone();
+    let session = match &event.session_id {
+        Some(id) => Some(app.store.session(id).await?),
+        None => None,
+    };
+    let body = CallbackBody { task: app.store.task(&event.task_id).await?, event, session };
+    serde_json::to_vec(&body).map_err(|error| Failure { error: error.to_string(), for_good: false })
 }
 
 /// The value of the signature header.

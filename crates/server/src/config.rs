@@ -23,6 +23,8 @@ pub struct ServerConfig {
     pub control_token_place: Option<String>,
     /// Bearer token of nodes; the control token when absent.
     pub node_token: Option<String>,
+    /// Folders of this machine from which tasks of the published API may have files.
+    pub upload_folders: Vec<PathBuf>,
     /// What task requests may name.
     pub known: Known,
     /// Terms of leases and waits.
@@ -53,6 +55,7 @@ impl ServerConfig {
             control_token: None,
             control_token_place: None,
             node_token: None,
+            upload_folders: Vec::new(),
             known: Known::default(),
             limits: Limits::default(),
             blob_limit: 4 << 30,

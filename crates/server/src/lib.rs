@@ -3,7 +3,8 @@
 //!
 //! State lives in the task store and the blob store; this crate owns the HTTP API, the
 //! reaper and the sending of callbacks. It must not look into what it stores: trajectories
-//! and logs pass through as bytes, so that memory does not grow with their size.
+//! and logs pass through as bytes, so that memory does not grow with their size. What clients
+//! of the published Polar are told is spelled anew, with the same bytes in it.
 
 mod app;
 mod auth;
@@ -16,6 +17,7 @@ mod explain;
 mod extract;
 mod metrics;
 mod problems;
+mod published;
 mod reaper;
 mod routes;
 mod waiting;
@@ -96,7 +98,14 @@ impl Server {
 
         let stop = CancellationToken::new();
         let metrics = metrics::Metrics::since(*store.signals().events().borrow());
-        let app = Arc::new(App { store, blobs, config, metrics, stop: stop.clone() });
+        let app = Arc::new(App {
+            store,
+            blobs,
+            config,
+            metrics,
+            tombstones: published::Tombstones::default(),
+            stop: stop.clone(),
+        });
         let task = tokio::spawn(serve(app, listener, client));
         Ok(ServerHandle { addr, stop, task })
     }

@@ -182,7 +182,7 @@ pub(crate) struct Attempt {
     pub(crate) warming: Option<Warming>,
     pub(crate) proxy: Option<SessionHandle>,
     pub(crate) evaluator: crate::evaluator::Programs,
-    exec_end: Option<ExecEnd>,
+    pub(crate) exec_end: Option<ExecEnd>,
     grade: crate::grade::Grade,
 }
 

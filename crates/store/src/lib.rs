@@ -33,10 +33,10 @@ pub use weights::PushedWeights;
 use async_trait::async_trait;
 use jiff::Timestamp;
 use polar_types::{
-    Batch, BatchAnswer, BatchRequest, Demand, Event, EventKind, EventPage, Lease, NodeInfo,
-    NodeSeen, QueueInfo, QueueName, ReleaseRequest, RenewRequest, RenewResponse, ResultAck,
-    SessionId, SessionInfo, SessionReport, SessionStatus, TaskId, TaskInfo, TaskPage, TaskSpec,
-    TaskStatus, WeightReport, WeightTarget, WeightUpdate, WeightUpdateRequest,
+    Batch, BatchAnswer, BatchRequest, CallbackFormat, Demand, Event, EventKind, EventPage, Lease,
+    NodeInfo, NodeSeen, QueueInfo, QueueName, ReleaseRequest, RenewRequest, RenewResponse,
+    ResultAck, SessionId, SessionInfo, SessionReport, SessionStatus, TaskId, TaskInfo, TaskPage,
+    TaskSpec, TaskStatus, WeightReport, WeightTarget, WeightUpdate, WeightUpdateRequest,
 };
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -303,6 +303,8 @@ pub struct CallbackDue {
     pub url: String,
     /// Key of the signature.
     pub secret: Option<String>,
+    /// What is told.
+    pub format: CallbackFormat,
     /// What it tells of.
     pub event: Event,
     /// Sendings so far.

@@ -46,12 +46,12 @@ pub use session::{
     SessionInfo, SessionList, SessionReport, SessionStatus, Stage, StageTimes,
 };
 pub use task::{
-    AllowedHost, Budgets, Callback, Encoding, EvaluatorSpec, GradingSandbox, GradingSpec,
-    HarborEvaluator, HarnessSpec, HttpEvaluator, JudgeEvaluator, JudgeInput, KEY_PREFIX, Known,
-    McpServer, MountSpec, Network, NoHost, OnHack, PrepareStep, PythonEvaluator, RewardSource,
-    RuntimeKind, RuntimeSpec, Skill, SwebenchEvaluator, SwebenchLogParser, TaskInfo, TaskPage,
-    TaskRequest, TaskSpec, TaskStatus, TestFormat, TestsEvaluator, TestsReward, TrajectoryStrategy,
-    WeightedEvaluator,
+    AllowedHost, Budgets, Callback, CallbackFormat, Encoding, EvaluatorSpec, GradingSandbox,
+    GradingSpec, HarborEvaluator, HarnessSpec, HttpEvaluator, InstanceError, InstanceTests,
+    JudgeEvaluator, JudgeInput, KEY_PREFIX, Known, McpServer, MountSpec, Network, NoHost, OnHack,
+    PrepareStep, PythonEvaluator, RewardSource, RuntimeKind, RuntimeSpec, Skill, SwebenchEvaluator,
+    SwebenchLogParser, TaskInfo, TaskPage, TaskRequest, TaskSpec, TaskStatus, TestFormat,
+    TestsEvaluator, TestsReward, TrajectoryStrategy, WeightedEvaluator,
 };
 pub use token_tree::{TokenTree, TreeLineage, TreeNode};
 pub use trace::{

@@ -13,6 +13,7 @@ mod hosts;
 mod outside;
 mod short_form;
 mod spec;
+mod swebench_instance;
 mod written;
 
 pub use benchmarks::{HarborEvaluator, SwebenchEvaluator, SwebenchLogParser};
@@ -24,9 +25,10 @@ pub use grading::{GradingSandbox, GradingSpec, OnHack};
 pub use hosts::{AllowedHost, NoHost};
 pub use outside::{HttpEvaluator, JudgeEvaluator, JudgeInput, KEY_PREFIX, PythonEvaluator};
 pub use spec::{
-    Budgets, Callback, Encoding, HarnessSpec, MountSpec, Network, PrepareStep, RuntimeKind,
-    RuntimeSpec, TrajectoryStrategy,
+    Budgets, Callback, CallbackFormat, Encoding, HarnessSpec, MountSpec, Network, PrepareStep,
+    RuntimeKind, RuntimeSpec, TrajectoryStrategy,
 };
+pub use swebench_instance::{InstanceError, InstanceTests};
 
 use crate::{
     CallRole, CallbackState, EarlyStop, FieldProblem, GroupId, HistoryPolicy, QueueName,

@@ -606,14 +606,21 @@ class EarlyStop(Model):
     """Usable sessions that are enough: the others are cancelled then."""
 
 
+CallbackFormat = Union[Literal["ends", "task_result"], str]
+"""What a callback tells, and when."""
+
+
 class Callback(Model):
     """Who is told when a session ends."""
 
     url: str
-    """Receives a POST for each ended session."""
+    """Receives a POST for each end."""
 
     secret: Optional[str] = None
     """Key of the HMAC-SHA256 signature in the `polar-signature` header."""
+
+    format: Optional[CallbackFormat] = None
+    """What is told, and when."""
 
 
 class TaskRequest(Model):
@@ -1934,6 +1941,7 @@ __all__ = [
     "CallRole",
     "CallSummary",
     "Callback",
+    "CallbackFormat",
     "CallbackState",
     "CallbackStatus",
     "Cancelled",

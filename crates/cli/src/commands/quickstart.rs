@@ -67,6 +67,7 @@ async fn demonstrate(
         api: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0),
         token,
         state: state.to_owned(),
+        upload_folders: Vec::new(),
         node: NodeArgs {
             proxy_port: 0,
             proxy_host: IpAddr::V4(Ipv4Addr::LOCALHOST),

@@ -123,6 +123,7 @@ async fn within(
         api: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0),
         token,
         state,
+        upload_folders: Vec::new(),
         node: args.node.clone(),
     };
     with_stack(config, engine, interrupts, async |stack| {

@@ -22,6 +22,7 @@ pub(crate) async fn up(args: Up) -> Result<()> {
         api: SocketAddr::new(args.host, args.port),
         token,
         state: paths::state(args.state)?,
+        upload_folders: args.upload_folders,
         node: args.node,
     };
     let grace = Duration::from_secs(args.grace_seconds.into());
@@ -46,6 +47,7 @@ pub(crate) async fn rollout_server(args: RolloutServer) -> Result<()> {
     let state = config.data.clone();
     paths::make_private(&state)?;
     config.known.default_image = args.default_image;
+    config.upload_folders = args.upload_folders;
     config.limits.lease_ttl = Duration::try_from_secs_f64(args.lease_seconds)
         .context("--lease-seconds: must be a number of seconds above 0")?;
     let server = stack::start_server(config).await?;

@@ -15,7 +15,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// Where an artifact's bytes are.
-pub(super) fn hash_of(artifact: &Artifact) -> Result<BlobHash, BlobError> {
+pub(crate) fn hash_of(artifact: &Artifact) -> Result<BlobHash, BlobError> {
     artifact.sha256.parse()
 }
 

@@ -10,14 +10,22 @@ mod tasks;
 mod trajectories;
 mod weights;
 
+pub(crate) use blobs::hash_of;
+pub(crate) use sessions::trajectory_artifact;
+pub(crate) use tasks::body_hash;
+
 use crate::app::App;
+use crate::published::routes as published;
 use std::sync::Arc;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 /// For everyone.
 pub(crate) fn open() -> OpenApiRouter<Arc<App>> {
-    OpenApiRouter::new().routes(routes!(about::health)).routes(routes!(about::version))
+    OpenApiRouter::new()
+        .routes(routes!(about::health))
+        .routes(routes!(about::version))
+        .routes(routes!(published::health))
 }
 
 /// For clients: trainers, people, the dashboard.
@@ -40,6 +48,11 @@ pub(crate) fn control() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(weights::push, weights::list))
         .routes(routes!(weights::get))
         .routes(routes!(about::metrics))
+        .routes(routes!(published::submit))
+        .routes(routes!(published::read, published::cancel))
+        .routes(routes!(published::status))
+        .routes(routes!(published::list))
+        .routes(routes!(published::sessions))
 }
 
 /// For nodes.

@@ -150,6 +150,12 @@ async fn serve(
     Ok((headers, Body::from_stream(blob.bytes)).into_response())
 }
 
+/// The traces that were accepted, once the session has ended.
+pub(crate) fn trajectory_artifact(session: &SessionInfo) -> Option<&Artifact> {
+    let report = session.report().filter(|_| session.status.is_terminal())?;
+    artifact(report, TRAJECTORY)
+}
+
 pub(super) fn artifact<'a>(report: &'a SessionReport, name: &str) -> Option<&'a Artifact> {
     report.artifacts.iter().find(|artifact| artifact.name == name)
 }

@@ -126,7 +126,7 @@ fn mint(prefix: &str) -> Result<TaskId, Vec<FieldProblem>> {
 }
 
 /// The same for two spellings of one request: short and long forms, any order of fields.
-fn body_hash(request: &TaskRequest) -> String {
+pub(crate) fn body_hash(request: &TaskRequest) -> String {
     let named_apart = TaskRequest { task_id: None, ..request.clone() };
     let value = serde_json::to_value(&named_apart).unwrap_or_default();
     hex::encode(Sha256::digest(sorted(value).to_string()))

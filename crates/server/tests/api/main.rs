@@ -16,6 +16,7 @@ mod documents;
 mod events;
 mod leases;
 mod metrics;
+mod published;
 mod refusals;
 mod support;
 mod tasks;

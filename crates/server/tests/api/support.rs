@@ -168,6 +168,16 @@ impl Fixture {
         serde_json::from_value::<LeaseResponse>(answer).unwrap().leases
     }
 
+    /// The next session, for a node on which everything works.
+    pub(crate) async fn lease_of_any(&self) -> Lease {
+        let mut node = node_info("n1", "boot-1");
+        node.runtimes = ["local", "docker", "podman", "apptainer"].map(str::to_owned).to_vec();
+        let request = LeaseRequest { node, free: 1, wait_seconds: 0.0 };
+        let (status, answer) = self.post("/api/nodes/n1/lease", &request).await;
+        assert_eq!(status, StatusCode::OK, "{answer}");
+        serde_json::from_value::<LeaseResponse>(answer).unwrap().leases.remove(0)
+    }
+
     pub(crate) async fn upload(&self, name: &str, bytes: impl Into<Vec<u8>>) -> Artifact {
         let bytes: Vec<u8> = bytes.into();
         let sha256 = hex::encode(Sha256::digest(&bytes));

@@ -15,6 +15,10 @@ use std::path::{Path, PathBuf};
 /// Exit code of a command that SIGKILL ended.
 const KILLED: i32 = 137;
 
+/// Variable in which an evaluator's command finds how the harness ended: its exit code, or
+/// nothing where it ran out of its budget.
+const AGENT_EXIT_CODE: &str = "POLAR_AGENT_EXIT_CODE";
+
 /// Most bytes of a report that are read.
 const MOST_REPORT: u64 = 4 << 20;
 
@@ -41,6 +45,20 @@ impl Run {
 }
 
 impl Attempt {
+    /// The variables of an evaluator's command, with how the harness ended.
+    pub(super) fn with_agent_exit_code(
+        &self,
+        env: &BTreeMap<String, String>,
+    ) -> BTreeMap<String, String> {
+        let code = match self.exec_end {
+            Some(ExecEnd::Exited(code)) => code.to_string(),
+            Some(ExecEnd::TimedOut) | None => String::new(),
+        };
+        let mut env = env.clone();
+        env.entry(AGENT_EXIT_CODE.to_owned()).or_insert(code);
+        env
+    }
+
     pub(super) async fn evaluate_command(
         &self,
         place: &Place<'_>,

@@ -224,6 +224,7 @@ impl Attempt {
             match evaluator {
                 EvaluatorSpec::None {} => Ok(Verdict::default()),
                 EvaluatorSpec::Command { command, workdir, env, reward } => {
+                    let env = &self.with_agent_exit_code(env);
                     let command = Command { command, workdir: workdir.as_deref(), env };
                     match reward {
                         RewardSource::Report => self.evaluate_by_report(place, command).await,

@@ -448,8 +448,8 @@ impl State {
     }
 
     fn tell(&mut self, ended: &str, event: Event, now: i64) {
-        let wanted = self.tasks.get(&event.task_id).is_some_and(|t| t.spec.callback.is_some());
-        if wanted {
+        let callback = self.tasks.get(&event.task_id).and_then(|task| task.spec.callback.as_ref());
+        if callback.is_some_and(|callback| callback.format.tells_of(event.kind)) {
             let state = CallbackState { status: CallbackStatus::Pending, attempts: 0, error: None };
             let id = rules::callback_id(ended, event.kind);
             let entry = OutboxEntry { event, state, next_at: Some(now), created_at: now };

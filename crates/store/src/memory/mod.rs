@@ -227,6 +227,7 @@ impl TaskStore for MemoryStore {
                         callback_id: id.clone(),
                         url: target.url,
                         secret: target.secret,
+                        format: target.format,
                         event: callback.event.clone(),
                         attempts: callback.state.attempts,
                         created_at: timestamp(callback.created_at),

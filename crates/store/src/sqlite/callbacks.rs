@@ -34,6 +34,7 @@ pub(super) async fn due(
                 callback_id: get(row, "callback_id")?,
                 url: callback.url,
                 secret: callback.secret,
+                format: callback.format,
                 event: event(row)?,
                 attempts: count(row, "attempts")?,
                 created_at: timestamp(get(row, "created_at")?),

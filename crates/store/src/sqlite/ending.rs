@@ -8,7 +8,10 @@ use super::writer::{Work, Write};
 use crate::rules::{self, End, Loss, Next, Standing, Verdict, plus};
 use crate::{Expired, StoreError};
 use async_trait::async_trait;
-use polar_types::{EventKind, ReleaseRequest, ResultAck, SessionId, SessionReport, SessionStatus};
+use polar_types::{
+    Callback, CallbackFormat, EventKind, ReleaseRequest, ResultAck, SessionId, SessionReport,
+    SessionStatus,
+};
 
 /// What deciding about a session needs of its row.
 pub(super) struct SessionRow {
@@ -346,13 +349,14 @@ pub(super) async fn end(
     .fetch_one(&mut *work.db)
     .await
     .map_err(backend)?;
-    let has_callback = optional_json::<serde_json::Value>(&row, "callback")?.is_some();
-    if has_callback {
+    let callback: Option<Callback> = optional_json(&row, "callback")?;
+    let told = callback.map(|callback| callback.format);
+    if told.is_some_and(|format| format.tells_of(kind)) {
         due(work, kind, &session.task_id, Some(id), seq, now).await?;
     }
     if get::<i64, _>(&row, "live_sessions")? == 0 {
         let cancelled: bool = get(&row, "cancel_requested")?;
-        end_task(work, &session.task_id, cancelled, has_callback, now).await?;
+        end_task(work, &session.task_id, cancelled, told, now).await?;
     }
     Ok(())
 }
@@ -361,7 +365,7 @@ async fn end_task(
     work: &mut Work<'_>,
     task: &str,
     cancelled: bool,
-    has_callback: bool,
+    told: Option<CallbackFormat>,
     now: i64,
 ) -> Result<(), StoreError> {
     let row = sqlx::query(
@@ -381,7 +385,7 @@ async fn end_task(
         .map_err(backend)?;
     let kind = EventKind::TaskEnded;
     let seq = append(work, now, kind, task, None, &rules::task_ended(status)).await?;
-    if has_callback {
+    if told.is_some_and(|format| format.tells_of(kind)) {
         due(work, kind, task, None, seq, now).await?;
     }
     Ok(())

@@ -4,7 +4,7 @@ use super::Known;
 use super::extras::{McpServer, Skill};
 use super::hosts::AllowedHost;
 use super::short_form::short_form;
-use crate::FieldProblem;
+use crate::{EventKind, FieldProblem};
 use serde::de::{self, MapAccess, Visitor, value::MapAccessDeserializer};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::BTreeMap;
@@ -574,22 +574,57 @@ impl Budgets {
 #[derive(Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields, remote = "Self")]
 pub struct Callback {
-    /// Receives a POST for each ended session.
+    /// Receives a POST for each end.
     pub url: String,
     /// Key of the HMAC-SHA256 signature in the `polar-signature` header.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<String>,
+    /// What is told, and when.
+    #[serde(default, skip_serializing_if = "CallbackFormat::is_ends")]
+    pub format: CallbackFormat,
+}
+
+/// What a callback tells, and when.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum CallbackFormat {
+    /// Each end, of a session and of the task: what happened, without traces.
+    #[default]
+    Ends,
+    /// The task's end alone: its whole result with all traces, as the published Polar tells it.
+    TaskResult,
+}
+
+impl CallbackFormat {
+    fn is_ends(&self) -> bool {
+        *self == Self::Ends
+    }
+
+    /// Whether something of this kind is told.
+    pub fn tells_of(self, kind: EventKind) -> bool {
+        match self {
+            Self::Ends => matches!(kind, EventKind::SessionEnded | EventKind::TaskEnded),
+            Self::TaskResult => kind == EventKind::TaskEnded,
+        }
+    }
 }
 
 short_form!(Callback, "a URL, or an object with `url` and `secret`", |word| Ok(Callback {
     url: word.to_owned(),
-    secret: None
+    secret: None,
+    format: CallbackFormat::default(),
 }));
 
 impl fmt::Debug for Callback {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let secret = self.secret.as_ref().map(|_| "…");
-        f.debug_struct("Callback").field("url", &self.url).field("secret", &secret).finish()
+        f.debug_struct("Callback")
+            .field("url", &self.url)
+            .field("secret", &secret)
+            .field("format", &self.format)
+            .finish()
     }
 }
 
