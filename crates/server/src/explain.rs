@@ -1,6 +1,9 @@
-//! Whether nodes can run a task, and why nobody takes a queued session, as far as nodes say.
+//! Whether nodes can run a task, and why nobody takes a queued session, as far as nodes and the
+//! trainer's queue say.
 
-use polar_types::{Demand, FieldProblem, NodeSeen, SessionInfo, SessionStatus};
+use crate::app::App;
+use polar_store::StoreError;
+use polar_types::{Demand, FieldProblem, NodeSeen, QueueInfo, SessionInfo, SessionStatus, TaskId};
 
 /// Most nodes that are named; others have much the same to say.
 const MOST_NODES: usize = 3;
@@ -15,12 +18,44 @@ pub(crate) fn why_nobody_can(demand: &Demand, nodes: &[NodeSeen]) -> Option<Fiel
     demand.problem(&known)
 }
 
-/// Adds to what queued sessions of a task wait for why no node takes any, where that is so.
-pub(crate) fn say_why_nobody_takes(
+/// Adds to what a task's queued sessions wait for why none is taken, where that is so.
+pub(crate) async fn say_why_none_is_taken(
+    app: &App,
+    task: &TaskId,
     sessions: &mut [SessionInfo],
-    demand: &Demand,
-    nodes: &[NodeSeen],
-) {
+) -> Result<(), StoreError> {
+    let is_queued = |session: &SessionInfo| session.status == SessionStatus::Queued;
+    if !sessions.iter().any(is_queued) {
+        return Ok(());
+    }
+    let about = app.store.task(task).await?;
+    let queue = app.store.queue(&about.queue).await?;
+    // Of a group that is begun at least one session has left the queue, or come back to it.
+    let is_begun = about.sessions.keys().any(|status| status != SessionStatus::Queued.as_str())
+        || sessions.iter().any(|session| !session.attempts.is_empty());
+    if let Some(why) = why_it_is_held_back(&queue).filter(|_| !is_begun) {
+        for session in sessions.iter_mut() {
+            session.waiting_for = Some(why.clone());
+        }
+        return Ok(());
+    }
+    let (demand, nodes) = (app.store.demand(task).await?, app.store.nodes(app.now()).await?);
+    say_why_nobody_takes(sessions, &demand, &nodes);
+    Ok(())
+}
+
+/// Nothing where the queue takes further groups.
+fn why_it_is_held_back(queue: &QueueInfo) -> Option<String> {
+    let most = queue.max_ahead.filter(|most| u64::from(*most) <= queue.ahead)?;
+    let QueueInfo { queue, ahead, .. } = queue;
+    Some(format!(
+        "the trainer of queue {queue}: {ahead} groups are begun and in no batch yet, and it allows \
+         {most} (`max_ahead`)"
+    ))
+}
+
+/// Adds to what queued sessions of a task wait for why no node takes any, where that is so.
+fn say_why_nobody_takes(sessions: &mut [SessionInfo], demand: &Demand, nodes: &[NodeSeen]) {
     let Some(why) = why_nobody_takes(demand, nodes) else { return };
     let queued = sessions.iter_mut().filter(|session| session.status == SessionStatus::Queued);
     for waiting in queued.filter_map(|session| session.waiting_for.as_mut()) {

@@ -67,6 +67,13 @@ impl Candidate {
         most
     }
 
+    /// Whether it would be left out as stale however it ends.
+    pub(crate) fn is_too_stale(&self, request: &BatchRequest, versions: &Versions) -> bool {
+        let asked = request.version.as_deref().zip(request.max_staleness);
+        let Some((current, most)) = asked else { return false };
+        self.staleness(current, versions).is_some_and(|behind| behind > most)
+    }
+
     fn judge(&self, request: &BatchRequest, versions: &Versions) -> Result<(), LeftOut> {
         if self.cancelled {
             return Err(LeftOut::Cancelled);

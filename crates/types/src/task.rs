@@ -351,6 +351,9 @@ pub struct TaskInfo {
     pub harness: String,
     /// Sessions asked for.
     pub num_samples: u32,
+    /// Queue that a trainer pulls its batches from.
+    #[serde(default)]
+    pub queue: QueueName,
     /// Sessions per status, for example `{"running": 3, "completed": 5}`.
     pub sessions: BTreeMap<String, u32>,
     /// Mean reward over the sessions that have one.

@@ -2,7 +2,7 @@
 
 use crate::app::App;
 use crate::error::{ApiError, ErrorBody};
-use crate::explain::say_why_nobody_takes;
+use crate::explain::say_why_none_is_taken;
 use crate::extract::{JsonBody, Params, PathId};
 use crate::routes::blobs::hash_of;
 use axum::Json;
@@ -12,7 +12,7 @@ use axum::response::{IntoResponse, Response};
 use http::header;
 use polar_types::{
     Artifact, CallSummary, FieldProblem, ResultAck, SessionId, SessionInfo, SessionReport,
-    SessionStatus, Trajectory,
+    Trajectory,
 };
 use serde::Deserialize;
 use std::sync::Arc;
@@ -25,11 +25,8 @@ pub(crate) async fn get(
     PathId(id): PathId<SessionId>,
 ) -> Result<Json<SessionInfo>, ApiError> {
     let mut session = app.store.session(&id).await?;
-    if session.status == SessionStatus::Queued {
-        let demand = app.store.demand(&session.task_id).await?;
-        let nodes = app.store.nodes(app.now()).await?;
-        say_why_nobody_takes(std::slice::from_mut(&mut session), &demand, &nodes);
-    }
+    let task = session.task_id.clone();
+    say_why_none_is_taken(&app, &task, std::slice::from_mut(&mut session)).await?;
     Ok(Json(session))
 }
 

@@ -3,7 +3,7 @@
 use crate::app::App;
 use crate::error::{ApiError, ErrorBody};
 use crate::examples::SMALLEST_TASK;
-use crate::explain::{say_why_nobody_takes, why_nobody_can};
+use crate::explain::{say_why_none_is_taken, why_nobody_can};
 use crate::extract::{Params, PathId, Whole};
 use crate::problems;
 use axum::Json;
@@ -205,7 +205,6 @@ pub(crate) async fn sessions(
     PathId(id): PathId<TaskId>,
 ) -> Result<Json<SessionList>, ApiError> {
     let mut sessions = app.store.sessions(&id).await?;
-    let (demand, nodes) = (app.store.demand(&id).await?, app.store.nodes(app.now()).await?);
-    say_why_nobody_takes(&mut sessions, &demand, &nodes);
+    say_why_none_is_taken(&app, &id, &mut sessions).await?;
     Ok(Json(SessionList { task_id: id, sessions }))
 }

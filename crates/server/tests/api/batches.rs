@@ -86,6 +86,23 @@ async fn a_trainer_waits_for_its_batch_and_gets_the_trajectories_with_it() {
 }
 
 #[tokio::test]
+async fn a_session_says_that_it_waits_for_the_trainer() {
+    let server = Fixture::start().await;
+    next(&server, json!({ "after": 0, "max_ahead": 1 })).await;
+    server.submit(json!({ "task_id": "a", "num_samples": 2 })).await;
+    server.submit(json!({ "task_id": "b" })).await;
+    assert_eq!(server.lease("n1", 1).await.len(), 1);
+    let waiting = async |session: &str| {
+        let (_, session) = server.get(&format!("/api/sessions/{session}")).await;
+        session["waiting_for"].as_str().unwrap().to_owned()
+    };
+    assert!(waiting("b-s0").await.contains("1 groups are begun and in no batch"));
+    assert!(waiting("a-s1").await.contains("a node with a free slot"));
+    let (_, sessions) = server.get("/api/tasks/b/sessions").await;
+    assert!(sessions["sessions"][0]["waiting_for"].as_str().unwrap().contains("`max_ahead`"));
+}
+
+#[tokio::test]
 async fn fewer_groups_are_given_only_when_the_wait_is_over() {
     let server = Fixture::start().await;
     server.submit(json!({ "task_id": "t" })).await;

@@ -1,9 +1,9 @@
 //! Batches in the model.
 
 use super::state::State;
-use crate::StoreError;
 use crate::batches::{Begun, Candidate, Plan, Versions};
 use crate::rules::rfc3339;
+use crate::{Limits, StoreError};
 use polar_types::{
     Batch, BatchAnswer, BatchRequest, LeftOut, QueueInfo, QueueName, TaskId, TaskStatus,
 };
@@ -28,6 +28,7 @@ impl State {
         &mut self,
         request: &BatchRequest,
         enough: u32,
+        limits: &Limits,
         now: i64,
     ) -> Result<BatchAnswer, StoreError> {
         let queue = self.queues.entry(request.queue.clone()).or_default();
@@ -44,6 +45,7 @@ impl State {
             let groups = self.groups_of(&request.queue, number)?;
             plan.go_on(Begun { settled }, groups);
         }
+        self.end_stale(request, &versions, limits, now)?;
         let mut ready: Vec<_> = self.tasks.values().filter(|task| task.is_ready()).collect();
         ready.retain(|task| task.spec.queue == request.queue);
         ready.sort_by_key(|task| task.ordinal);
@@ -77,6 +79,26 @@ impl State {
             }
         };
         Ok(BatchAnswer { batch, state: self.queue_info(&request.queue) })
+    }
+
+    /// Ends what still runs of groups that would be left out as stale.
+    fn end_stale(
+        &mut self,
+        request: &BatchRequest,
+        versions: &Versions,
+        limits: &Limits,
+        now: i64,
+    ) -> Result<(), StoreError> {
+        let mut running: Vec<_> = self.tasks.values().filter(|task| !task.is_over()).collect();
+        running.retain(|task| task.spec.queue == request.queue);
+        running.sort_by_key(|task| task.ordinal);
+        let ids: Vec<TaskId> = running.iter().map(|task| task.spec.task_id.clone()).collect();
+        for id in ids {
+            if self.candidate(&id)?.is_too_stale(request, versions) {
+                self.end_sessions(&id, limits, now);
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn batch(&self, queue: &QueueName, number: u64) -> Result<Batch, StoreError> {

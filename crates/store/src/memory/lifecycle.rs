@@ -88,7 +88,7 @@ impl State {
         self.task_info(id)
     }
 
-    fn end_sessions(&mut self, task: &TaskId, limits: &Limits, now: i64) {
+    pub(super) fn end_sessions(&mut self, task: &TaskId, limits: &Limits, now: i64) {
         let ids: Vec<SessionId> = self.sessions_of(task).map(|s| s.id.clone()).collect();
         for session in ids {
             self.cancel_session(&session, limits, now);

@@ -273,7 +273,7 @@ impl TaskStore for MemoryStore {
         enough: u32,
         now: Timestamp,
     ) -> Result<BatchAnswer, StoreError> {
-        self.write(|state, _| state.next_batch(request, enough, millis(now)))
+        self.write(|state, limits| state.next_batch(request, enough, limits, millis(now)))
     }
 
     async fn batch(&self, queue: &QueueName, number: u64) -> Result<Batch, StoreError> {

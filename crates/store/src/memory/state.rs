@@ -48,9 +48,13 @@ pub(super) struct Task {
 }
 
 impl Task {
+    pub(super) fn is_over(&self) -> bool {
+        self.status != TaskStatus::Running
+    }
+
     /// Whether it has ended and is neither in a batch nor left out.
     pub(super) fn is_ready(&self) -> bool {
-        self.status != TaskStatus::Running && self.batch.is_none()
+        self.is_over() && self.batch.is_none()
     }
 }
 
@@ -156,6 +160,7 @@ impl State {
             status: task.status,
             harness: task.spec.harness.name.clone(),
             num_samples: task.spec.num_samples,
+            queue: task.spec.queue.clone(),
             sessions,
             mean_reward: (!rewards.is_empty()).then_some(mean),
             callback: self.callback_of(None, id),

@@ -2,6 +2,7 @@
 
 use super::read;
 use super::rows::{backend, count, get, position};
+use super::submit;
 use super::writer::{Work, Write};
 use crate::StoreError;
 use crate::batches::{Begun, Candidate, Decision, Plan, Versions};
@@ -38,6 +39,7 @@ impl Write for Next {
             let row = batch_row(work.db, queue, number).await?;
             plan.go_on(Begun { settled: get(&row, "settled")? }, groups);
         }
+        self.end_stale(work, &versions).await?;
         self.offer_ready(work, &mut plan).await?;
         let decision = plan.decide(self.enough);
         self.keep(work, number, &decision).await?;
@@ -69,6 +71,30 @@ impl Next {
         .await
         .map_err(backend)?;
         count(&row, "last")
+    }
+
+    /// Ends what still runs of groups that would be left out as stale.
+    async fn end_stale(&self, work: &mut Work<'_>, versions: &Versions) -> Result<(), StoreError> {
+        if self.request.max_staleness.is_none() {
+            return Ok(());
+        }
+        let rows = sqlx::query(
+            "SELECT task_id, ordinal FROM task
+             WHERE queue = $1 AND begun AND batch IS NULL AND status = 'running' AND EXISTS
+                 (SELECT 1 FROM session WHERE session.task_id = task.task_id AND usable)
+             ORDER BY ordinal",
+        )
+        .bind(self.request.queue.as_str())
+        .fetch_all(&mut *work.db)
+        .await
+        .map_err(backend)?;
+        for row in &rows {
+            let group = candidate(work.db, row).await?;
+            if group.is_too_stale(&self.request, versions) {
+                submit::end_sessions(work, group.task_id.as_str(), self.now).await?;
+            }
+        }
+        Ok(())
     }
 
     async fn offer_ready(

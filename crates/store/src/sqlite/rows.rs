@@ -84,6 +84,7 @@ pub(super) fn task_info(row: &SqliteRow) -> Result<TaskInfo, StoreError> {
         status: word(row, "status")?,
         harness: get(row, "harness")?,
         num_samples: count(row, "num_samples")?,
+        queue: word(row, "queue")?,
         sessions: BTreeMap::new(),
         mean_reward: None,
         callback: None,

@@ -1,9 +1,10 @@
 //! Groups and batches, told once and run against each store.
 
-use crate::samples::{at, failure, node, report, task};
+use crate::samples::{at, failure, node, renewal, report, task};
 use polar_store::{StoreError, TaskStore};
 use polar_types::{
-    Batch, BatchRequest, Lease, LeftOut, Outcome, SessionReport, SessionStatus, Side, TaskStatus,
+    Batch, BatchRequest, Lease, LeftOut, Outcome, SessionReport, SessionStatus, Side, Stage,
+    TaskStatus,
 };
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -14,6 +15,7 @@ on_every_store!(
     promise_5_a_group_is_in_one_batch_whatever_is_taken_out_of_it,
     staleness_is_told_against_the_trainers_version_and_bounded,
     versions_are_as_far_apart_as_they_were_asked_for,
+    what_runs_of_a_group_that_is_too_stale_is_ended,
     no_group_is_begun_beyond_the_most_ahead,
     a_group_that_has_enough_is_stopped_early,
     queues_do_not_share_groups,
@@ -173,6 +175,22 @@ async fn versions_are_as_far_apart_as_they_were_asked_for(store: &dyn TaskStore)
     let batch = next(store, 0, ask).await.unwrap();
     assert_eq!((names(&batch), batch.groups[0].staleness), (vec!["b"], Some(1)));
     assert_eq!(batch.left_out, [(LeftOut::Stale, 1)].into());
+}
+
+async fn what_runs_of_a_group_that_is_too_stale_is_ended(store: &dyn TaskStore) {
+    let leases = leased(store, &["old", "new"], json!({})).await;
+    store.complete(&rewarded(&leases["old-s0"], 1.0, "1"), at(2)).await.unwrap();
+    store.complete(&rewarded(&leases["new-s0"], 1.0, "3"), at(2)).await.unwrap();
+    let ask = json!({ "version": "3", "max_staleness": 1 });
+    assert_eq!(next(store, 0, ask.clone()).await, None);
+    let running = leases.values().collect::<Vec<_>>();
+    let answer = store.renew(&renewal(&node("n1"), &running, Stage::Run), at(3)).await.unwrap();
+    let cancelled: Vec<_> = answer.cancelled.iter().map(|id| id.as_str()).collect();
+    assert_eq!(cancelled, ["old-s1"]);
+    store.complete(&report(&leases["old-s1"], Outcome::Cancelled), at(4)).await.unwrap();
+    store.complete(&rewarded(&leases["new-s1"], 1.0, "3"), at(4)).await.unwrap();
+    let batch = next(store, 0, ask).await.unwrap();
+    assert_eq!((names(&batch), batch.left_out[&LeftOut::Stale]), (vec!["new"], 1));
 }
 
 async fn no_group_is_begun_beyond_the_most_ahead(store: &dyn TaskStore) {
