@@ -49,8 +49,8 @@ fn why_it_is_held_back(queue: &QueueInfo) -> Option<String> {
     let most = queue.max_ahead.filter(|most| u64::from(*most) <= queue.ahead)?;
     let QueueInfo { queue, ahead, .. } = queue;
     Some(format!(
-        "the trainer of queue {queue}: {ahead} groups are begun and in no batch yet, and it allows \
-         {most} (`max_ahead`)"
+        "the trainer of queue {queue}, which has {ahead} of at most {most} groups ahead of it \
+         (`max_ahead`)"
     ))
 }
 

@@ -63,7 +63,7 @@ impl Progress {
 fn describe(proxy: &SessionHandle) -> String {
     let activity = proxy.activity();
     if let Some(outage) = proxy.outage().filter(|_| activity.held > 0) {
-        return format!("{outage}, {} calls wait", activity.held);
+        return format!("{outage}; calls that wait: {}", activity.held);
     }
     format!(
         "{} calls, {} running, {} tokens sampled",

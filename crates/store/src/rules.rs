@@ -5,10 +5,11 @@ use crate::{Limits, StoreError};
 use jiff::Timestamp;
 use polar_types::{
     Budgets, EndReason, ErrorClass, NodeInfo, Outcome, ReleaseRequest, SessionReport,
-    SessionStatus, Side, Stage, TaskStatus,
+    SessionStatus, Side, Stage, TaskSpec, TaskStatus,
 };
 use serde_json::{Value, json};
 use std::cmp::Ordering;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// A released lease spends no attempt so often; after that it does, so that a node that
@@ -332,12 +333,30 @@ pub(crate) const NODE_MEMORY: Duration = Duration::from_secs(24 * 3600);
 /// What a leased session waits for once its task is cancelled.
 pub(crate) const WAITING_FOR_CANCEL: &str = "its node to end it, as the task is cancelled";
 
-pub(crate) fn other_body(task: &polar_types::TaskId) -> StoreError {
+/// A task whose id is taken, as it is stored and as it was sent.
+pub(crate) fn other_body(stored: &Value, sent: &TaskSpec) -> StoreError {
+    let id = sent.task_id.as_str();
+    let sent = serde_json::to_value(sent).unwrap_or_default();
+    let field = differing_field(stored, &sent).unwrap_or_default();
+    let differs = if field.is_empty() { String::new() } else { format!(": {field} differs") };
     StoreError::Conflict(format!(
-        "task {:?} is already stored with another body; submit the same body again, or choose \
-         another task_id",
-        task.as_str()
+        "task {id:?} is already stored with another body{differs}; submit the same body again, or \
+         choose another task_id"
     ))
+}
+
+/// The first field that is not the same in both, with the fields that it is in.
+fn differing_field(one: &Value, other: &Value) -> Option<String> {
+    let (Value::Object(one), Value::Object(other)) = (one, other) else {
+        return (one != other).then(String::new);
+    };
+    let names: BTreeSet<&String> = one.keys().chain(other.keys()).collect();
+    names.into_iter().find_map(|name| {
+        let null = Value::Null;
+        let (one, other) = (one.get(name).unwrap_or(&null), other.get(name).unwrap_or(&null));
+        let within = differing_field(one, other)?;
+        Some(if within.is_empty() { name.clone() } else { format!("{name}.{within}") })
+    })
 }
 
 pub(crate) fn session_ids_taken(task: &polar_types::TaskId) -> StoreError {

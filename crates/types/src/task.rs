@@ -174,6 +174,14 @@ impl TaskRequest {
         self.grading.check(&mut problems);
         let mut budgets = self.budgets;
         if let Some(seconds) = self.timeout_seconds {
+            let said = budgets.run_seconds;
+            if said != seconds && said != Budgets::default().run_seconds {
+                problems.push(FieldProblem::new(
+                    "timeout_seconds",
+                    format!("is short for `budgets.run_seconds`, which says {said}; give one"),
+                    format!("{said}"),
+                ));
+            }
             budgets.run_seconds = seconds;
         }
         budgets.check(&mut problems);

@@ -70,9 +70,16 @@ fn number(text: &str) -> Result<u32, String> {
 }
 
 fn image(text: &str) -> Result<RuntimeImage, String> {
-    let named =
-        text.split_once('=').and_then(|(name, rest)| Some((RuntimeKind::named(name)?, rest)));
-    let (runtime, image) = named.unwrap_or((RuntimeKind::Docker, text));
+    let (runtime, image) = match text.split_once('=') {
+        None => (RuntimeKind::Docker, text),
+        Some((name, rest)) => match RuntimeKind::named(name) {
+            Some(kind) => (kind, rest),
+            None => {
+                let known = RuntimeKind::ALL.map(RuntimeKind::as_str).join(", ");
+                return Err(format!("there is no runtime {name:?}; there are {known}"));
+            }
+        },
+    };
     match (runtime, image) {
         (RuntimeKind::Local, _) => Err("local sandboxes have no image".to_owned()),
         (_, "") => Err("an image is missing".to_owned()),
@@ -121,7 +128,7 @@ mod tests {
         }
         let local = RuntimeImage { runtime: RuntimeKind::Local, image: None };
         assert_eq!(warm("local=3").unwrap(), WarmImage { of: local, places: 3 });
-        for wrong in ["local=x", "docker=", ""] {
+        for wrong in ["local=x", "docker=", "", "dokcer=debian:12"] {
             assert!(image(wrong).is_err(), "{wrong}");
         }
         for wrong in ["debian:12", "debian:12=x", "docker=4", "=4"] {

@@ -4,7 +4,7 @@ use crate::api::Api;
 use crate::args::{Cancel, Status};
 use crate::display;
 use anyhow::Result;
-use polar_types::{NodeList, NodeSeen, NodeTrouble, TaskPage, TroubleKind};
+use polar_types::{NodeList, NodeSeen, NodeTrouble, TaskPage, TaskStatus, TroubleKind};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -51,7 +51,18 @@ pub(crate) async fn status(args: Status) -> Result<()> {
 pub(crate) async fn cancel(args: Cancel) -> Result<()> {
     let api = Api::of(args.server)?;
     let info = api.cancel(&args.task).await?;
-    writeln!(std::io::stdout(), "{}: {}", info.task_id, word(&info.status))?;
+    let mut out = std::io::stdout();
+    match info.status {
+        TaskStatus::Running => {
+            let left = counts(&info.sessions);
+            writeln!(
+                out,
+                "{}: being cancelled; its nodes end its sessions ({left})",
+                info.task_id
+            )?;
+        }
+        status => writeln!(out, "{}: {}", info.task_id, word(&status))?,
+    }
     Ok(())
 }
 

@@ -23,7 +23,7 @@ async fn sessions_wait_for_an_engine_that_is_away_and_spend_nothing() {
                 let waiting = session.waiting_for.as_deref().unwrap_or_default();
                 session.status == SessionStatus::Running
                     && waiting.contains("engine unreachable since")
-                    && waiting.contains("1 calls wait")
+                    && waiting.contains("calls that wait: 1")
             })
         })
         .await;

@@ -96,7 +96,7 @@ async fn a_session_says_that_it_waits_for_the_trainer() {
         let (_, session) = server.get(&format!("/api/sessions/{session}")).await;
         session["waiting_for"].as_str().unwrap().to_owned()
     };
-    assert!(waiting("b-s0").await.contains("1 groups are begun and in no batch"));
+    assert!(waiting("b-s0").await.contains("1 of at most 1 groups ahead"));
     assert!(waiting("a-s1").await.contains("a node with a free slot"));
     let (_, sessions) = server.get("/api/tasks/b/sessions").await;
     assert!(sessions["sessions"][0]["waiting_for"].as_str().unwrap().contains("`max_ahead`"));

@@ -22,7 +22,8 @@ impl State {
         let id = spec.task_id.clone();
         if let Some(stored) = self.tasks.get(&id) {
             if stored.body_hash != body_hash {
-                return Err(rules::other_body(&id));
+                let stored = serde_json::to_value(&stored.spec).unwrap_or_default();
+                return Err(rules::other_body(&stored, &spec));
             }
             return Ok(Submitted { task: self.task_info(&id)?, created: false });
         }

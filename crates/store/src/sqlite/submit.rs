@@ -3,7 +3,7 @@
 use super::ending::{self, SessionRow};
 use super::events::{append, next};
 use super::read;
-use super::rows::{backend, get, to_json};
+use super::rows::{backend, get, json, to_json};
 use super::writer::{Work, Write};
 use crate::rules::{self, End, plus};
 use crate::{NewTask, StoreError, Submitted};
@@ -35,7 +35,7 @@ impl Submit {
     /// Returns false when the same task is stored already.
     async fn submit(&self, work: &mut Work<'_>, task: &NewTask) -> Result<bool, StoreError> {
         let id = &task.spec.task_id;
-        let stored = sqlx::query("SELECT body_hash FROM task WHERE task_id = $1")
+        let stored = sqlx::query("SELECT body_hash, spec FROM task WHERE task_id = $1")
             .bind(id.as_str())
             .fetch_optional(&mut *work.db)
             .await
@@ -45,7 +45,7 @@ impl Submit {
             if stored_hash == task.body_hash {
                 return Ok(false);
             }
-            return Err(rules::other_body(id));
+            return Err(rules::other_body(&json(&row, "spec")?, &task.spec));
         }
         self.insert_task(work, task).await?;
         self.insert_sessions(work, task).await?;

@@ -52,6 +52,11 @@ async fn submitting_again_returns_what_is_stored(store: &dyn TaskStore) {
     assert_eq!(again.task, first.task);
     let other = store.submit(vec![task("t", json!({ "num_samples": 2 }))], at(9)).await;
     assert!(matches!(other, Err(StoreError::Conflict(_))), "{other:?}");
+    let told = other.unwrap_err().to_string();
+    assert!(told.contains("num_samples differs"), "{told}");
+    let runtime = json!({ "runtime": { "type": "local", "env": { "A": "1" } } });
+    let other = store.submit(vec![task("t", runtime)], at(9)).await.unwrap_err().to_string();
+    assert!(other.contains("runtime.env.A differs"), "{other}");
     assert_eq!(store.task(&"t".parse().unwrap()).await.unwrap(), first.task);
 }
 
