@@ -742,6 +742,9 @@ class TaskInfo(TaskMembers):
     metadata: dict[str, Any]
     """The client's metadata."""
 
+    queue: Optional[QueueName] = None
+    """Queue that a trainer pulls its batches from."""
+
     mean_reward: Optional[float] = None
     """Mean reward over the sessions that have one."""
 
