@@ -73,10 +73,10 @@ def test_models_inside_of_keyword_arguments_are_sent_as_json(
 
 
 def test_what_a_newer_server_says_is_kept() -> None:
-    task = TaskInfo.model_validate(task_info(status="paused", queue={"position": 3}))
+    task = TaskInfo.model_validate(task_info(status="paused", weather={"rain": 3}))
     assert task.status == "paused"
     assert not task.ended
-    assert task.model_dump()["queue"] == {"position": 3}
+    assert task.model_dump()["weather"] == {"rain": 3}
     outcome = OUTCOME.validate_python({"type": "evicted", "by": "n1"})
     assert isinstance(outcome, Unknown)
     assert outcome.model_dump() == {"type": "evicted", "by": "n1"}
