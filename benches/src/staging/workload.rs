@@ -62,6 +62,7 @@ fn lease(number: usize, task: Value) -> Result<Lease> {
         sample_index: 0,
         group_id: GroupId::from(&task.task_id),
         task,
+        regrade: None,
     })
 }
 

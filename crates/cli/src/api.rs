@@ -4,8 +4,8 @@ use crate::args::{LogName, ServerAddress};
 use crate::token;
 use anyhow::{Context, Result, bail};
 use polar_types::{
-    EventPage, NodeList, SessionInfo, SessionList, TaskInfo, TaskPage, Trajectory, WeightUpdate,
-    WeightUpdateList, WeightUpdateRequest,
+    EventPage, NodeList, RegradeList, SessionInfo, SessionList, TaskInfo, TaskPage, Trajectory,
+    WeightUpdate, WeightUpdateList, WeightUpdateRequest,
 };
 use reqwest::{Client, Method, RequestBuilder, Response, StatusCode};
 use serde::de::DeserializeOwned;
@@ -89,6 +89,11 @@ impl Api {
 
     pub(crate) async fn cancel(&self, task: &str) -> Result<TaskInfo> {
         self.json(self.request(Method::DELETE, &format!("/api/tasks/{task}"))).await
+    }
+
+    pub(crate) async fn regrade(&self, task: &str, request: &Value) -> Result<RegradeList> {
+        let path = format!("/api/tasks/{task}/regrade");
+        self.json(self.request(Method::POST, &path).json(request)).await
     }
 
     pub(crate) async fn sessions(&self, task: &str) -> Result<Vec<SessionInfo>> {

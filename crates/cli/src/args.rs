@@ -6,7 +6,7 @@ mod stages;
 mod tasks;
 mod weights;
 
-pub(crate) use checks::{Drift, Verify};
+pub(crate) use checks::{Drift, Regrade, Verify};
 pub(crate) use harness::{Harness, HarnessCheck};
 pub(crate) use stages::StageArgs;
 pub(crate) use tasks::{Import, ImportArgs, ImportHarbor, ImportJsonl, ImportSwebench, Tasks};
@@ -71,6 +71,11 @@ pub(crate) enum Command {
     Status(Status),
     /// Cancel a task and end its sessions.
     Cancel(Cancel),
+    /// Grade the stored work of a task's sessions again, without running the agent.
+    ///
+    /// Only rewards change. Returns when it is done, with the old rewards and the new ones; exits
+    /// with 1 where one could not be graded, whose result stays as it was.
+    Regrade(Regrade),
     /// Print the trajectories of a task.
     Trajectories(Trajectories),
     /// Check that training data is what was sampled: every token once, in its context.

@@ -8,6 +8,7 @@ mod harness_check;
 mod harness_results;
 pub(crate) mod logs;
 pub(crate) mod quickstart;
+pub(crate) mod regrade;
 pub(crate) mod run;
 pub(crate) mod serve;
 pub(crate) mod simulate_engine;

@@ -54,6 +54,7 @@ async fn run(command: Command) -> Result<()> {
         Command::Status(args) => commands::status::status(args).await,
         Command::Weights(args) => commands::weights::weights(args).await,
         Command::Cancel(args) => commands::status::cancel(args).await,
+        Command::Regrade(args) => commands::regrade::regrade(args).await,
         Command::Trajectories(args) => commands::trajectories::trajectories(args).await,
         Command::Verify(args) => commands::verify::verify(*args).await,
         Command::Drift(args) => commands::drift::drift(args).await,

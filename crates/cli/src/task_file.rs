@@ -23,6 +23,16 @@ pub(crate) fn read(path: &Path) -> Result<Value> {
     parse(&text, folder).with_context(|| format!("task file {}", path.display()))
 }
 
+/// Reads an evaluator, by itself or out of a task file.
+pub(crate) fn read_evaluator(path: &Path) -> Result<Value> {
+    let read = text(path).and_then(|text| yaml(&text));
+    let mut read = read.with_context(|| format!("read evaluator {}", path.display()))?;
+    Ok(match read.get_mut("evaluator") {
+        Some(evaluator) => evaluator.take(),
+        None => read,
+    })
+}
+
 /// All tasks of a file: one, or one in each line of a `.jsonl` file.
 pub(crate) fn read_all(path: &Path) -> Result<Vec<Value>> {
     if path.extension().is_none_or(|ending| ending != "jsonl") {

@@ -10,9 +10,11 @@ use reqwest::header::CONTENT_LENGTH;
 use reqwest::{Client, Method, RequestBuilder, StatusCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use sha2::{Digest, Sha256};
 use std::hash::{BuildHasher, RandomState};
 use std::path::Path;
 use std::time::Duration;
+use tokio::io::AsyncWriteExt as _;
 
 /// Why the server did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
@@ -113,6 +115,33 @@ impl ServerClient {
             .timeout(UPLOAD_PATIENCE)
             .body(file);
         send(request).await?;
+        Ok(())
+    }
+
+    /// Gets a blob, which must be what its hash says.
+    pub(crate) async fn download(
+        &self,
+        artifact: &Artifact,
+        path: &Path,
+    ) -> Result<(), ClientError> {
+        let failed =
+            |error: std::io::Error| ClientError::Later(format!("{}: {error}", path.display()));
+        let request = self.request(Method::GET, &format!("/api/blobs/{}", artifact.sha256));
+        let mut response = send(request.timeout(UPLOAD_PATIENCE)).await?;
+        let mut file = tokio::fs::File::create(path).await.map_err(failed)?;
+        let mut hasher = Sha256::new();
+        while let Some(piece) =
+            response.chunk().await.map_err(|error| ClientError::Later(words(error)))?
+        {
+            hasher.update(&piece);
+            file.write_all(&piece).await.map_err(failed)?;
+        }
+        file.flush().await.map_err(failed)?;
+        let found: String = hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+        if found != artifact.sha256 {
+            let name = &artifact.name;
+            return Err(ClientError::Later(format!("{name} came with the hash {found}")));
+        }
         Ok(())
     }
 

@@ -2,13 +2,16 @@
 
 use crate::client::{Backoff, ClientError, ServerClient};
 use polar_session::AttemptFolder;
-use polar_types::{ResultAck, SessionReport};
+use polar_types::{Artifact, RegradeOrder, ResultAck, SessionReport, WORK};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
+/// What evaluators look at of a session's files, its traces, and its work.
+const REGRADED_OF: [&str; 5] =
+    [WORK, "trajectory.json", "calls.json", "workspace.diff", "stdout.log"];
 /// Attempts uploaded at a time.
 const UPLOADS: usize = 8;
 
@@ -34,6 +37,20 @@ impl Courier {
     /// From now on, leaves what cannot be delivered to the next start.
     pub(crate) fn stop(&self) {
         self.stopping.cancel();
+    }
+
+    /// Gets what is stored of a session into the folder of who grades it again.
+    pub(crate) async fn fetch(
+        &self,
+        order: &RegradeOrder,
+        folder: &AttemptFolder,
+    ) -> Result<(), String> {
+        let wanted = |artifact: &&Artifact| REGRADED_OF.contains(&artifact.name.as_str());
+        for artifact in order.artifacts.iter().filter(wanted) {
+            let got = self.client.download(artifact, &folder.artifact(&artifact.name)).await;
+            got.map_err(|error| format!("{} of {}: {error}", artifact.name, order.session_id))?;
+        }
+        Ok(())
     }
 
     /// Delivers until the server has answered or the node stops. A lost lease is no reason

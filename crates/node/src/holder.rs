@@ -67,8 +67,25 @@ impl Holder {
         let progress = Arc::new(progress);
         let attempt = {
             let (runner, lease, folder) = (self.runner.clone(), lease.clone(), folder.clone());
-            let progress = progress.clone();
-            async move { runner.run(lease, folder, control, progress).await }
+            let (progress, courier, node_id) =
+                (progress.clone(), self.courier.clone(), self.node_id.clone());
+            async move {
+                if let Some(order) = &lease.regrade {
+                    progress.send_replace(Progress::in_stage(Stage::Prepare, "its stored work"));
+                    let mut orders = control.clone();
+                    let fetched = tokio::select! {
+                        fetched = courier.fetch(order, &folder) => fetched,
+                        // Who runs it sees to that.
+                        _ = orders.wait_for(|order| *order != Control::Go) => Ok(()),
+                    };
+                    if let Err(error) = fetched {
+                        let reason = format!("what is stored was not got: {error}");
+                        let report = salvage(&folder, lease, node_id, &reason).await;
+                        return (Ended::Reported(Box::new(report)), Removal::of_nothing());
+                    }
+                }
+                runner.run(lease, folder, control, progress).await
+            }
         };
         // A task of its own, so that a panic in it is an error here.
         let mut is_whole = true;

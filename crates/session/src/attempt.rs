@@ -150,7 +150,10 @@ impl SessionRunner {
             exec_end: None,
             grade: crate::grade::Grade::default(),
         };
-        let result = attempt.stages().await;
+        let result = match attempt.lease.regrade {
+            None => attempt.stages().await,
+            Some(_) => attempt.regrade().await,
+        };
         attempt.close_proxy().await;
         let remains = attempt.remains();
         let (slot, outcome) = match result {
@@ -183,7 +186,7 @@ pub(crate) struct Attempt {
     pub(crate) proxy: Option<SessionHandle>,
     pub(crate) evaluator: crate::evaluator::Programs,
     pub(crate) exec_end: Option<ExecEnd>,
-    grade: crate::grade::Grade,
+    pub(crate) grade: crate::grade::Grade,
 }
 
 impl Attempt {
@@ -231,6 +234,10 @@ impl Attempt {
         self.grade = grade?;
         self.waits(Stage::Grade, "its trajectory");
         Ok(slot)
+    }
+
+    pub(crate) fn pools(&self) -> Pools {
+        self.runner.pools.clone()
     }
 
     /// Has the grader's sandbox made while the agent runs.
@@ -349,6 +356,9 @@ impl Attempt {
         let ending = match (outcome, self.exec_end, self.adapter) {
             (Some(outcome), _, _) => Ending::Stopped(outcome),
             (None, Some(end), Some(adapter)) => Ending::Ran { end, adapter: Box::new(adapter) },
+            (None, _, _) if self.lease.regrade.is_some() => {
+                Ending::Stopped(polar_types::Outcome::Completed)
+            }
             (None, _, _) => Ending::Stopped(polar_types::Outcome::Failed {
                 side: Side::Polar,
                 class: ErrorClass::Internal,

@@ -8,7 +8,7 @@
 use crate::attempt::Attempt;
 use crate::failure::Stop;
 use crate::hints;
-use polar_sandbox::{Exec, ExecEnd};
+use polar_sandbox::{Exec, ExecEnd, Sandbox};
 use polar_types::{ErrorClass, EvaluatorSpec, Side, TestsEvaluator};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -57,7 +57,11 @@ impl Attempt {
     /// Looks for the evaluator's programs. A task whose evaluator cannot run, whatever the
     /// agent does, is refused. What steps of `grading.setup` bring is not there yet, so that
     /// nothing is said of tasks that have such steps.
-    pub(crate) async fn find_evaluator(&self, timeout: Duration) -> Result<Programs, Stop> {
+    pub(crate) async fn find_evaluator(
+        &self,
+        sandbox: &dyn Sandbox,
+        timeout: Duration,
+    ) -> Result<Programs, Stop> {
         let mut programs = Programs::default();
         let task = &self.lease.task;
         if !task.grading.setup.is_empty() {
@@ -66,13 +70,18 @@ impl Attempt {
         let mut looks = Vec::new();
         commands(&task.evaluator, "evaluator".to_owned(), &mut looks);
         for look in looks {
-            let found = self.find_program(&look, timeout).await?;
+            let found = self.find_program(sandbox, &look, timeout).await?;
             programs.0.insert(look.command.to_owned(), found);
         }
         Ok(programs)
     }
 
-    async fn find_program(&self, look: &Look<'_>, timeout: Duration) -> Result<Found, Stop> {
+    async fn find_program(
+        &self,
+        sandbox: &dyn Sandbox,
+        look: &Look<'_>,
+        timeout: Duration,
+    ) -> Result<Found, Stop> {
         let Some(start) = Start::of(look.command) else { return Ok(Found::Unknown) };
         let program = start.program;
         let exec = Exec {
@@ -85,7 +94,7 @@ impl Attempt {
             stderr: self.folder.log("evaluator.err"),
             output_limit: self.runner.config.output_limit,
         };
-        let end = self.exec("looking for the evaluator", exec).await?;
+        let end = self.exec_in(sandbox, "looking for the evaluator", exec).await?;
         let runtime = &self.lease.task.runtime;
         match end {
             ExecEnd::Exited(0) => Ok(Found::There(program.to_owned())),

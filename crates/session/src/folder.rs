@@ -13,7 +13,7 @@
 //! attempt that was never delivered.
 
 use polar_record::RecordedSession;
-use polar_types::{Lease, SessionReport};
+use polar_types::{Lease, SessionReport, WORK};
 use serde::Serialize;
 use std::fs;
 use std::io::{self, Write};
@@ -21,7 +21,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 /// Names of the files that are delivered, in order.
-pub const ARTIFACTS: [&str; 8] = [
+pub const ARTIFACTS: [&str; 9] = [
     "trajectory.json",
     "trajectory.safetensors",
     "calls.json",
@@ -30,6 +30,7 @@ pub const ARTIFACTS: [&str; 8] = [
     "stderr.log",
     "grader.log",
     "workspace.diff",
+    WORK,
 ];
 
 /// The folder of one attempt.

@@ -86,6 +86,14 @@ impl Pools {
         take(&self.grade).await
     }
 
+    /// For work that is graded without having run.
+    pub(crate) async fn grade_stored(&self) -> Result<Slot, Stop> {
+        match self.slots.grade {
+            0 => take(&self.run).await,
+            _ => take(&self.grade).await,
+        }
+    }
+
     pub(crate) async fn warm(&self) -> Result<Slot, Stop> {
         take(&self.warm).await
     }

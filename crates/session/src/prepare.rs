@@ -56,7 +56,7 @@ impl Attempt {
         self.times.sandbox = Some(made.start);
         self.sandbox = Some(made.sandbox);
         self.waits(Stage::Prepare, "a look for its evaluator");
-        self.evaluator = self.find_evaluator(deadline.left()).await?;
+        self.evaluator = self.find_evaluator(self.open_sandbox()?, deadline.left()).await?;
 
         self.open_proxy(&adapter).await?;
         let harness = self.render(&adapter, installation.as_ref())?;

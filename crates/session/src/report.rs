@@ -131,6 +131,11 @@ fn call_failure(call: &polar_record::RecordedCall) -> Option<CallFailure> {
 }
 
 fn build_report(facts: Facts) -> SessionReport {
+    if facts.lease.regrade.is_some() {
+        let report = crate::grade::regrade::report(&facts);
+        keep_report(&facts.folder, &report);
+        return report;
+    }
     let mut report = bare_report(&facts, Outcome::Completed);
     let journal = facts.folder.journal();
     let mut rebuilt = match journal.exists() {
@@ -181,11 +186,15 @@ fn build_report(facts: Facts) -> SessionReport {
     if let Outcome::Failed { side: Side::Polar, message, .. } = &report.outcome {
         tracing::error!(session = %report.session_id, message, "session failed on Polar's side");
     }
-    if let Err(error) = facts.folder.save_report(&report) {
+    keep_report(&facts.folder, &report);
+    report
+}
+
+fn keep_report(folder: &AttemptFolder, report: &SessionReport) {
+    if let Err(error) = folder.save_report(report) {
         // Delivery goes on; only a restart before it ends would have to build it again.
         tracing::error!(session = %report.session_id, %error, "report not kept over a restart");
     }
-    report
 }
 
 /// How a task has its traces built.
@@ -232,9 +241,10 @@ fn why_unrewarded(report: &SessionReport) -> Option<String> {
         .then(|| format!("{name}: the agent made no call, so that there is no work to grade"))
 }
 
-fn bare_report(facts: &Facts, outcome: Outcome) -> SessionReport {
+pub(crate) fn bare_report(facts: &Facts, outcome: Outcome) -> SessionReport {
     SessionReport {
         session_id: facts.lease.session_id.clone(),
+        regrade_of: facts.lease.regrade.as_ref().map(|order| order.session_id.clone()),
         epoch: facts.lease.epoch,
         node_id: facts.node_id.clone(),
         outcome,
@@ -288,7 +298,7 @@ fn with_hint(outcome: Outcome, end: ExecEnd, runtime: &RuntimeSpec) -> Outcome {
     }
 }
 
-fn polar_failure(message: String) -> Outcome {
+pub(crate) fn polar_failure(message: String) -> Outcome {
     Outcome::Failed { side: Side::Polar, class: ErrorClass::Internal, message }
 }
 
@@ -310,7 +320,7 @@ fn keep_trajectory(folder: &AttemptFolder, rebuilt: &Rebuilt) -> io::Result<()> 
     write_json(&folder.artifact("calls.json"), &rebuilt.calls)
 }
 
-fn write_json(path: &Path, value: &impl Serialize) -> io::Result<()> {
+pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> io::Result<()> {
     let mut file = BufWriter::new(File::create(path)?);
     serde_json::to_writer(&mut file, value)?;
     file.flush()
@@ -319,15 +329,20 @@ fn write_json(path: &Path, value: &impl Serialize) -> io::Result<()> {
 fn hash_artifacts(folder: &AttemptFolder) -> io::Result<Vec<Artifact>> {
     let mut artifacts = Vec::new();
     for name in ARTIFACTS {
-        let file = match File::open(folder.artifact(name)) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            Err(error) => return Err(error),
-        };
-        let (sha256, size) = hash(file)?;
-        artifacts.push(Artifact { name: name.to_owned(), sha256, size });
+        artifacts.extend(hash_artifact(folder, name)?);
     }
     Ok(artifacts)
+}
+
+/// The artifact of this name, where there is one.
+pub(crate) fn hash_artifact(folder: &AttemptFolder, name: &str) -> io::Result<Option<Artifact>> {
+    let file = match File::open(folder.artifact(name)) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let (sha256, size) = hash(file)?;
+    Ok(Some(Artifact { name: name.to_owned(), sha256, size }))
 }
 
 fn hash(file: File) -> io::Result<(String, u64)> {

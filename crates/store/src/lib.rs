@@ -17,6 +17,7 @@ mod error;
 mod filesystem;
 mod memory;
 
+mod regrades;
 mod rules;
 mod signals;
 mod sqlite;
@@ -25,6 +26,7 @@ mod weights;
 pub use error::StoreError;
 pub use filesystem::refuse_network_filesystem;
 pub use memory::MemoryStore;
+pub use regrades::NewRegrade;
 
 pub use signals::Signals;
 pub use sqlite::SqliteStore;
@@ -100,6 +102,18 @@ pub trait TaskStore: Send + Sync + 'static {
 
     /// One task.
     async fn task(&self, task: &TaskId) -> Result<TaskInfo, StoreError>;
+
+    /// Has the stored work of sessions that have ended graded again: all of them, or none where one
+    /// has not ended, or is being graded by another evaluator. One that is being graded by the
+    /// same is left at that. Gives the sessions as they are then.
+    async fn regrade(
+        &self,
+        regrades: Vec<NewRegrade>,
+        now: Timestamp,
+    ) -> Result<Vec<SessionInfo>, StoreError>;
+
+    /// A task as it was checked.
+    async fn spec(&self, task: &TaskId) -> Result<TaskSpec, StoreError>;
 
     /// What a task's sessions ask of nodes.
     async fn demand(&self, task: &TaskId) -> Result<Demand, StoreError>;

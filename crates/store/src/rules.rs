@@ -4,7 +4,7 @@
 use crate::{Limits, StoreError};
 use jiff::Timestamp;
 use polar_types::{
-    Budgets, EndReason, ErrorClass, NodeInfo, Outcome, ReleaseRequest, SessionReport,
+    Budgets, EndReason, ErrorClass, NodeInfo, Outcome, ReleaseRequest, SessionId, SessionReport,
     SessionStatus, Side, Stage, TaskSpec, TaskStatus,
 };
 use serde_json::{Value, json};
@@ -332,6 +332,19 @@ pub(crate) const NODE_MEMORY: Duration = Duration::from_secs(24 * 3600);
 
 /// What a leased session waits for once its task is cancelled.
 pub(crate) const WAITING_FOR_CANCEL: &str = "its node to end it, as the task is cancelled";
+
+pub(crate) fn not_ended(session: &SessionId) -> StoreError {
+    StoreError::Conflict(format!(
+        "session {session} has not ended, so that there is no stored work of it yet"
+    ))
+}
+
+pub(crate) fn is_being_regraded(session: &SessionId) -> StoreError {
+    StoreError::Conflict(format!(
+        "the stored work of session {session} is being graded again by another evaluator; wait \
+         until that has ended"
+    ))
+}
 
 /// A task whose id is taken, as it is stored and as it was sent.
 pub(crate) fn other_body(stored: &Value, sent: &TaskSpec) -> StoreError {

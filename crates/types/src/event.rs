@@ -18,6 +18,13 @@ pub enum EventKind {
     /// A session came to its end; its trajectory, if any, can be fetched.
     #[serde(rename = "session.ended")]
     SessionEnded,
+    /// The stored work of a session that had ended was graded again: its result has another
+    /// revision.
+    #[serde(rename = "session.regraded")]
+    SessionRegraded,
+    /// The same was asked for and came to nothing; the result stays as it was.
+    #[serde(rename = "session.regrade_failed")]
+    SessionRegradeFailed,
 }
 
 impl EventKind {
@@ -28,6 +35,8 @@ impl EventKind {
             Self::TaskEnded => "task.ended",
             Self::SessionStatus => "session.status",
             Self::SessionEnded => "session.ended",
+            Self::SessionRegraded => "session.regraded",
+            Self::SessionRegradeFailed => "session.regrade_failed",
         }
     }
 }

@@ -121,8 +121,11 @@ impl SessionId {
     /// The session that runs sample `index` of `task`: `<task>-s<index>`. A task id
     /// near the length limit is cut, so that the result is always valid.
     pub fn of_sample(task: &TaskId, index: u32) -> Self {
-        let suffix = format!("-s{index}");
-        let head = task.as_str().get(..MAX_LEN - suffix.len()).unwrap_or(task.as_str());
+        Self(task.0.clone()).with_suffix(&format!("-s{index}"))
+    }
+
+    pub(crate) fn with_suffix(&self, suffix: &str) -> Self {
+        let head = self.0.get(..MAX_LEN - suffix.len()).unwrap_or(&self.0);
         Self(format!("{head}{suffix}"))
     }
 }

@@ -11,6 +11,7 @@ mod grade;
 pub mod history;
 pub mod id;
 pub mod node;
+pub mod regrade;
 pub mod role;
 pub mod sampling;
 pub mod session;
@@ -35,6 +36,9 @@ pub use node::{
     CancelCount, CancelWatch, Lease, LeaseRequest, LeaseResponse, NodeInfo, NodeList, NodeSeen,
     NodeTrouble, ReleaseItem, ReleaseRequest, ReleaseResponse, RenewItem, RenewRequest,
     RenewResponse, ResultAck, Slots, TroubleKind,
+};
+pub use regrade::{
+    Grading, RegradeInfo, RegradeList, RegradeOrder, RegradeRequest, RegradeSkipped, WORK,
 };
 pub use role::{
     CallOrigin, CallRole, Confidence, HarnessRules, NormaliseRule, ParentLink, PromptPart,

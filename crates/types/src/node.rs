@@ -1,7 +1,7 @@
 //! What nodes and the server say to each other. The node asks, the server answers:
 //! outbound HTTP only, so nodes work behind firewalls and survive server restarts.
 
-use crate::{Epoch, GroupId, NodeId, RuntimeOffer, SessionId, Stage, TaskSpec};
+use crate::{Epoch, GroupId, NodeId, RegradeOrder, RuntimeOffer, SessionId, Stage, TaskSpec};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -176,6 +176,9 @@ pub struct Lease {
     pub group_id: GroupId,
     /// What to do.
     pub task: TaskSpec,
+    /// Where only stored work is to be graded, by the task's evaluator.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub regrade: Option<RegradeOrder>,
 }
 
 /// Answer to [`LeaseRequest`].

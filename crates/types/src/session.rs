@@ -1,8 +1,9 @@
 //! A session: one run of one task, and what became of it.
 
 use crate::{
-    CallRole, Epoch, ErrorClass, ForkCause, GradeInfo, GroupId, HackLabel, NodeId, RoleCounts,
-    SessionId, Side, TaskId, TokenCounts, TrainingSizes, TranslationCounts,
+    CallRole, Epoch, ErrorClass, ForkCause, GradeInfo, Grading, GroupId, HackLabel, NodeId,
+    RegradeInfo, RoleCounts, SessionId, Side, TaskId, TokenCounts, TrainingSizes,
+    TranslationCounts,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -293,8 +294,8 @@ pub struct SandboxStart {
 /// A file kept with an attempt: the journal, the trajectory, a log, the diff.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Artifact {
-    /// `trajectory.json`, `trajectory.safetensors`, `calls.json`, `journal`, `stdout.log`, `stderr.log`,
-    /// `grader.log` or `workspace.diff`.
+    /// `trajectory.json`, `trajectory.safetensors`, `calls.json`, `journal`, `stdout.log`,
+    /// `stderr.log`, `grader.log`, `workspace.diff` or `work.tar`.
     pub name: String,
     /// SHA-256 of its bytes in lower-case hex; its address in the blob store.
     pub sha256: String,
@@ -307,6 +308,9 @@ pub struct Artifact {
 pub struct SessionReport {
     /// Which session.
     pub session_id: SessionId,
+    /// Whose stored work was graded, where that was all there was to do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub regrade_of: Option<SessionId>,
     /// The fencing token it was leased with.
     pub epoch: Epoch,
     /// Which node ran it.
@@ -455,9 +459,18 @@ pub struct SessionInfo {
     pub waiting_for: Option<String>,
     /// All attempts, oldest first; the last one is the session's own.
     pub attempts: Vec<AttemptInfo>,
-    /// Reward of the accepted attempt.
+    /// Reward of the accepted attempt, by its latest grading.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reward: Option<f64>,
+    /// Number of that grading; 1 unless its work was graded again.
+    #[serde(default = "first_revision")]
+    pub revision: u32,
+    /// All gradings, oldest first, where its work was graded again.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gradings: Vec<Grading>,
+    /// The latest order to grade its work again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub regrade: Option<RegradeInfo>,
     /// How it ended, once it has; also where no node reported it, such as an expired lease.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<Outcome>,
@@ -474,6 +487,10 @@ pub struct SessionInfo {
     pub created_at: String,
     /// When it last changed (RFC 3339, UTC).
     pub updated_at: String,
+}
+
+fn first_revision() -> u32 {
+    1
 }
 
 impl SessionInfo {

@@ -1,7 +1,8 @@
-//! What the user can type after `polar verify` and `polar drift`.
+//! What the user can type after `polar verify`, `polar drift` and `polar regrade`.
 
 use super::{EngineArgs, ServerAddress};
 use clap::Args;
+use std::path::PathBuf;
 
 #[derive(Debug, Args)]
 pub(crate) struct Verify {
@@ -27,6 +28,29 @@ pub(crate) struct Verify {
 
     #[command(flatten)]
     pub(crate) engine: EngineArgs,
+
+    #[command(flatten)]
+    pub(crate) server: ServerAddress,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Regrade {
+    /// Task whose sessions to grade again.
+    #[arg(value_name = "TASK")]
+    pub(crate) task: String,
+
+    /// One of its sessions; may be given several times. All that can be when not given.
+    #[arg(long = "session", value_name = "SESSION")]
+    pub(crate) sessions: Vec<String>,
+
+    /// File with another evaluator: YAML or JSON, or a task file, whose `evaluator` is taken. The
+    /// task's own when not given.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) evaluator: Option<PathBuf>,
+
+    /// Print the sessions as JSON instead of lines.
+    #[arg(long)]
+    pub(crate) json: bool,
 
     #[command(flatten)]
     pub(crate) server: ServerAddress,

@@ -347,3 +347,45 @@ fn a_task_on_a_server_is_held_against_the_journals_it_keeps() {
     let missing = shown(&user.run(&["verify", "nobody", "--server", &server]));
     assert!(missing.contains("nobody is no file here, and was looked for"), "{missing}");
 }
+
+#[test]
+fn stored_work_is_graded_again_with_old_and_new_rewards_told() {
+    let user = User::new();
+    let (_engine, engine) = user.engine();
+    let up = ["up", "--port=0", "--proxy-port=0", "--local-isolation=process", "--engine", &engine];
+    let (_up, [server]) = user.start(&up, ["control API"]);
+    let agent = user.path("agent.py");
+    fs::write(&agent, AGENT).unwrap();
+    let task = user.path("task.json");
+    let text = json!({
+        "task_id": "t", "runtime": "local", "num_samples": 2,
+        "harness": {"name": "shell", "command": format!("python3 {}; echo 42 > answer", agent.display())},
+        "evaluator": {"type": "command", "command": "false"},
+    });
+    fs::write(&task, text.to_string()).unwrap();
+    let output = user.run(&["run", task.to_str().unwrap(), "--server", &server]);
+    assert!(output.status.success(), "{}", shown(&output));
+    let regrade =
+        |more: &[&str]| user.run(&[&["regrade", "t", "--server", &server], more].concat());
+    let evaluator = user.path("evaluator.yaml");
+    fs::write(&evaluator, "type: command\ncommand: grep -q 42 answer\n").unwrap();
+    let file = format!("--evaluator={}", evaluator.display());
+    let output = regrade(&[&file, "--session=t-s1"]);
+    let said = shown(&output);
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("t-s1: reward 0 → 1 (revision 2, by command/1+polar."), "{said}");
+    assert!(!said.contains("t-s0"), "{said}");
+    // Again by the task's own, which a task file has as well.
+    let output = regrade(&[&format!("--evaluator={}", task.display())]);
+    let said = shown(&output);
+    assert!(said.contains("t-s0: reward 0 → 0") && said.contains("t-s1: reward 1 → 0"), "{said}");
+    fs::write(&evaluator, "type: command\ncommand: no-such-program-of-tests\n").unwrap();
+    let output = regrade(&[&file]);
+    let said = shown(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("t-s0: not graded, and left as it was: evaluator.command"), "{said}");
+    assert!(said.contains("2 of 2 sessions could not be graded again"), "{said}");
+    // What the trajectories are is still what was sampled.
+    let output = user.run(&["verify", "t", "--server", &server]);
+    assert!(output.status.success(), "{}", shown(&output));
+}

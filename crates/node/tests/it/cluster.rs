@@ -27,7 +27,7 @@ const LONGEST: Duration = Duration::from_secs(150);
 const LOOK: Duration = Duration::from_millis(50);
 
 /// The same agent as in the tests of sessions.
-const AGENT: &str = include_str!("../../../session/tests/it/agent.py");
+pub(crate) const AGENT: &str = include_str!("../../../session/tests/it/agent.py");
 
 pub(crate) struct Cluster {
     pub(crate) dir: TempDir,
@@ -110,6 +110,13 @@ impl Cluster {
         let response = within(self.client.post(url).json(&request).send()).await.unwrap();
         let text = response.text().await.unwrap();
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
+    }
+
+    /// Has stored work graded again, and gives the answer.
+    pub(crate) async fn regrade(&self, task: &TaskInfo, request: Value) -> Value {
+        let url = self.url(&format!("/api/tasks/{}/regrade", task.task_id));
+        let response = within(self.client.post(url).json(&request).send()).await.unwrap();
+        within(response.json()).await.unwrap()
     }
 
     pub(crate) async fn cancel(&self, task: &TaskInfo) {

@@ -16,6 +16,7 @@ mod cluster;
 mod engine;
 mod gate;
 mod leases;
+mod regrades;
 mod removals;
 mod restarts;
 mod start;

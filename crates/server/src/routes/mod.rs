@@ -5,6 +5,7 @@ mod batches;
 mod blobs;
 mod events;
 mod nodes;
+mod regrades;
 mod sessions;
 mod tasks;
 mod trajectories;
@@ -34,6 +35,7 @@ pub(crate) fn control() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(tasks::submit, tasks::list))
         .routes(routes!(tasks::get, tasks::cancel))
         .routes(routes!(tasks::sessions))
+        .routes(routes!(regrades::regrade))
         .routes(routes!(trajectories::of_task))
         .routes(routes!(sessions::get))
         .routes(routes!(sessions::trajectory))

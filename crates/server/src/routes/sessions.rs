@@ -181,7 +181,10 @@ pub(crate) async fn result(
     check_uploaded(&app, &report).await?;
     let ack = app.store.complete(&report, app.now()).await?;
     if ack == ResultAck::Accepted {
-        app.metrics.note(&report);
+        // What grades stored work has neither run nor called.
+        if report.regrade_of.is_none() {
+            app.metrics.note(&report);
+        }
     } else {
         tracing::warn!(session = %id, epoch = %report.epoch, ?ack, "a result was not new");
     }

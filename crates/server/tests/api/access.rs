@@ -128,6 +128,7 @@ async fn the_api_describes_itself() {
         "/api/tasks/{id}",
         "/api/tasks/{id}/sessions",
         "/api/tasks/{id}/trajectories",
+        "/api/tasks/{id}/regrade",
         "/api/sessions/{id}",
         "/api/sessions/{id}/trajectory",
         "/api/sessions/{id}/calls",

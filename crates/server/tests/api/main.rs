@@ -18,5 +18,6 @@ mod leases;
 mod metrics;
 mod published;
 mod refusals;
+mod regrades;
 mod support;
 mod tasks;

@@ -244,6 +244,7 @@ pub(crate) fn node_info(node: &str, boot: &str) -> NodeInfo {
 pub(crate) fn report_of(lease: &Lease, node: &str, outcome: Outcome) -> SessionReport {
     SessionReport {
         session_id: lease.session_id.clone(),
+        regrade_of: None,
         epoch: lease.epoch,
         node_id: node.parse().unwrap(),
         outcome,

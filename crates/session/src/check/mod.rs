@@ -247,6 +247,7 @@ fn lease(options: &CheckOptions) -> Result<Lease, CheckError> {
         sample_index: 0,
         group_id: GroupId::from(&task.task_id),
         task,
+        regrade: None,
     })
 }
 

@@ -39,13 +39,61 @@ pub(super) struct Crossing {
 }
 
 /// What crosses, in the forms that the grader's sandbox takes.
-pub(super) struct Packed {
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Packed {
     /// Paths of the work folder, each ended by NUL.
     pub(super) removed: Vec<u8>,
     /// An archive for the work folder.
     pub(super) work: Option<Vec<u8>>,
     /// An archive for the root folder.
     pub(super) files: Option<Vec<u8>>,
+}
+
+/// Names of what crosses in the archive that it is kept in.
+const REMOVED: &str = "removed";
+const IN_WORK_FOLDER: &str = "work_folder.tar";
+const IN_ROOT: &str = "root.tar";
+
+impl Packed {
+    /// Keeps it in a file.
+    pub(super) fn save(&self, path: &Path) -> io::Result<()> {
+        let mut archive = Builder::new(io::BufWriter::new(std::fs::File::create(path)?));
+        let parts = [
+            (REMOVED, Some(&self.removed)),
+            (IN_WORK_FOLDER, self.work.as_ref()),
+            (IN_ROOT, self.files.as_ref()),
+        ];
+        for (name, bytes) in parts {
+            let Some(bytes) = bytes else { continue };
+            let mut header = header(EntryType::Regular, 0o644);
+            header.set_size(bytes.len() as u64);
+            archive.append_data(&mut header, name, bytes.as_slice())?;
+        }
+        io::Write::flush(&mut archive.into_inner()?)
+    }
+
+    /// Reads it from the file that it was kept in.
+    pub(crate) fn load(path: &Path) -> io::Result<Self> {
+        let mut packed = Self { removed: Vec::new(), work: None, files: None };
+        let mut archive = Archive::new(io::BufReader::new(std::fs::File::open(path)?));
+        for entry in archive.entries()? {
+            let mut entry = entry?;
+            let name = entry.path()?.display().to_string();
+            let mut bytes = Vec::new();
+            entry.read_to_end(&mut bytes)?;
+            match name.as_str() {
+                REMOVED => packed.removed = bytes,
+                IN_WORK_FOLDER => packed.work = Some(bytes),
+                IN_ROOT => packed.files = Some(bytes),
+                _ => {
+                    return Err(io::Error::other(format!(
+                        "it holds {name:?}, of which nothing is known"
+                    )));
+                }
+            }
+        }
+        Ok(packed)
+    }
 }
 
 impl Crossing {
@@ -317,6 +365,18 @@ mod tests {
         let mut small = Crossing::new(1);
         assert!(small.add_archive("/out", archive.as_slice()).is_err());
         assert!(Crossing::new(9).add_archive("/out", &b"no archive"[..]).is_err());
+    }
+
+    #[test]
+    fn what_crosses_is_kept_and_read_as_it_is() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        for (removed, work, files) in
+            [(b"a\0b c\0".to_vec(), Some(vec![0, 1]), None), (vec![], None, Some(vec![7; 3000]))]
+        {
+            let packed = Packed { removed, work, files };
+            packed.save(file.path()).unwrap();
+            assert_eq!(Packed::load(file.path()).unwrap(), packed);
+        }
     }
 
     #[test]

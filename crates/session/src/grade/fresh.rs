@@ -12,8 +12,8 @@ use crate::failure::Stop;
 use crate::maker::{Deadline, sandbox_failure};
 use crate::removal::destroy;
 use crate::warming::Warming;
-use polar_sandbox::{Exec, ExecEnd, Sandbox, SandboxError};
-use polar_types::{GradingSandbox, HackLabel, Outcome, Side, Stage};
+use polar_sandbox::{Change, Exec, ExecEnd, Sandbox, SandboxError};
+use polar_types::{GradingSandbox, HackLabel, Outcome, Side, Stage, WORK};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -76,11 +76,13 @@ impl Attempt {
     ) -> Result<Result<(), Verdict>, Stop> {
         let task = &self.lease.task;
         let fresh = task.grading_sandbox() == GradingSandbox::Fresh;
+        let is_whole = matches!(kept, Kept::Whole);
         let most = u64::from(task.grading.max_mb) << 20;
         let changes = match kept {
             Kept::Whole => self.unless_stopped(self.open_sandbox()?.changes(most)).await?,
             Kept::Not(error) => Err(error),
         };
+        let is_whole = is_whole && changes.is_ok();
         let changes = match changes {
             Ok(changes) => changes,
             Err(_) if !fresh || !task.grading.patch => Vec::new(),
@@ -89,6 +91,9 @@ impl Attempt {
         };
         labels.extend(labels::of_changes(&changes, &task.evaluator));
         if !fresh {
+            if is_whole {
+                self.keep_changes(&changes).await?;
+            }
             return Ok(Ok(()));
         }
         let mut crossing = Crossing::new(most);
@@ -102,10 +107,57 @@ impl Attempt {
             }
         }
         match crossing.pack() {
-            Ok(packed) => self.fill_grader(&packed).await,
+            Ok(packed) => {
+                self.keep_packed(&packed);
+                self.fill_grader(&packed).await
+            }
             Err(error) => {
                 Ok(Err(Verdict::zero(format!("the work cannot be carried over: {error}"))))
             }
+        }
+    }
+
+    /// Keeps the work of a session that nobody grades now, so that it may be graded later. What
+    /// cannot be kept is no failure.
+    pub(super) async fn keep_work(&self, kept: Kept) -> Result<(), Stop> {
+        let most = u64::from(self.lease.task.grading.max_mb) << 20;
+        if let Kept::Not(_) = kept {
+            return Ok(());
+        }
+        match self.unless_stopped(self.open_sandbox()?.changes(most)).await? {
+            Ok(changes) => self.keep_changes(&changes).await,
+            Err(error) => {
+                tracing::debug!(session = %self.lease.session_id, %error, "work not kept");
+                Ok(())
+            }
+        }
+    }
+
+    async fn keep_changes(&self, changes: &[Change]) -> Result<(), Stop> {
+        let grading = &self.lease.task.grading;
+        let mut crossing = Crossing::new(u64::from(grading.max_mb) << 20);
+        if grading.patch {
+            crossing.add_changes(changes, &grading.exclude);
+        }
+        for path in &grading.files {
+            if self.collect_files(path, &mut crossing).await?.is_err() {
+                return Ok(());
+            }
+        }
+        match crossing.pack() {
+            Ok(packed) => self.keep_packed(&packed),
+            Err(error) => {
+                tracing::debug!(session = %self.lease.session_id, %error, "work not kept");
+            }
+        }
+        Ok(())
+    }
+
+    fn keep_packed(&self, packed: &Packed) {
+        if let Err(error) = packed.save(&self.folder.artifact(WORK)) {
+            tracing::warn!(session = %self.lease.session_id, %error, "work not kept");
+            // A part of it is not the work.
+            let _ = std::fs::remove_file(self.folder.artifact(WORK));
         }
     }
 
@@ -141,7 +193,11 @@ impl Attempt {
         }
     }
 
-    async fn ready_grader(&mut self, warmed: Option<Warming>, number: u32) -> Result<(), Stop> {
+    pub(super) async fn ready_grader(
+        &mut self,
+        warmed: Option<Warming>,
+        number: u32,
+    ) -> Result<(), Stop> {
         self.waits(Stage::Grade, "the grader's sandbox");
         let made = match warmed {
             Some(mut warming) => warming.ready().await?,
@@ -157,7 +213,7 @@ impl Attempt {
     }
 
     /// A verdict comes back where the sandbox has no room for the work, or no place.
-    async fn unpack(&self, packed: &Packed) -> Result<Result<(), Verdict>, Stop> {
+    pub(super) async fn unpack(&self, packed: &Packed) -> Result<Result<(), Verdict>, Stop> {
         let Some(sandbox) = self.grader.as_deref() else { return Ok(Ok(())) };
         self.waits(Stage::Grade, "the work in the grader's sandbox");
         if !packed.removed.is_empty() {

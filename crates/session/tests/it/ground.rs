@@ -160,6 +160,7 @@ impl Ground {
             sample_index: 0,
             group_id: GroupId::from(&task.task_id),
             task,
+            regrade: None,
         }
     }
 

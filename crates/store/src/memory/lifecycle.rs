@@ -50,6 +50,9 @@ impl State {
                 available_at: None,
                 outcome: None,
                 reward: None,
+                revision: 1,
+                gradings: Vec::new(),
+                regrade: None,
                 usable: false,
                 created_at: now,
                 updated_at: now,
@@ -152,7 +155,7 @@ impl State {
         };
         let mut next: Option<(Turn, SessionId)> = None;
         for task in self.tasks.values().filter(|task| Demand::of(&task.spec).is_met_by(node)) {
-            let sessions: Vec<_> = self.sessions_of(&task.spec.task_id).collect();
+            let sessions: Vec<_> = self.rows_of(&task.spec.task_id).collect();
             let first = sessions.iter().copied().filter(is_due).min_by_key(|s| s.ordinal);
             let Some(first) = first else { continue };
             if !self.is_begun(&task.spec.task_id) && self.is_full(&task.spec.queue) {
@@ -178,9 +181,10 @@ impl State {
         limits: &Limits,
         now: i64,
     ) -> Result<Lease, StoreError> {
-        let mut task = self.find_task(&self.find_session(id)?.task)?.spec.clone();
-        let session =
-            self.sessions.get_mut(id).ok_or_else(|| StoreError::not_found("session", id))?;
+        let none = || StoreError::not_found("session", id);
+        let task = self.sessions.get(id).ok_or_else(none)?.task.clone();
+        let mut task = self.find_task(&task)?.spec.clone();
+        let session = self.sessions.get_mut(id).ok_or_else(none)?;
         let attempt = session.attempts.len() as u32 + 1;
         let epoch = Epoch(u64::from(attempt));
         session.attempts.push(AttemptInfo {
@@ -205,11 +209,18 @@ impl State {
         session.updated_at = now;
         let sample_index = session.sample_index;
         let node = node.node_id.as_str();
-        let data = rules::session_status(SessionStatus::Preparing, attempt, node);
-        self.append(now, EventKind::SessionStatus, &task.task_id, Some(id), data);
+        let regrade = session.regrade.clone();
+        match &regrade {
+            Some(order) => order.apply(&mut task),
+            None => {
+                let data = rules::session_status(SessionStatus::Preparing, attempt, node);
+                self.append(now, EventKind::SessionStatus, &task.task_id, Some(id), data);
+            }
+        }
         task.callback = None;
         let group_id = task.group_id.clone();
-        Ok(Lease { session_id: id.clone(), attempt, epoch, sample_index, group_id, task })
+        let session_id = id.clone();
+        Ok(Lease { session_id, attempt, epoch, sample_index, group_id, task, regrade })
     }
 
     fn check_name(&self, node: &NodeInfo, limits: &Limits, now: i64) -> Result<(), StoreError> {
@@ -268,8 +279,10 @@ impl State {
                 session.updated_at = now;
                 let (task, attempt) = (session.task.clone(), session.attempts.len() as u32);
                 let node = session.holder();
-                let data = rules::session_status(status, attempt, &node);
-                self.append(now, EventKind::SessionStatus, &task, Some(id), data);
+                if session.regrade.is_none() {
+                    let data = rules::session_status(status, attempt, &node);
+                    self.append(now, EventKind::SessionStatus, &task, Some(id), data);
+                }
             }
         }
         Ok(answer)
@@ -314,6 +327,10 @@ impl State {
         }
         attempt.ended_at = Some(rfc3339(now));
         let task = session.task.clone();
+        if session.regrade.is_some() {
+            self.complete_regrade(id, report, limits, now);
+            return Ok(ResultAck::Accepted);
+        }
         let verdict = rules::after_report(standing, report);
         self.conclude(id, &verdict, limits, now);
         self.stop_early(&task, limits, now);
@@ -399,7 +416,13 @@ impl State {
         matches!(verdict.next, Next::End(_))
     }
 
-    fn conclude(&mut self, id: &SessionId, verdict: &Verdict, limits: &Limits, now: i64) {
+    pub(super) fn conclude(
+        &mut self,
+        id: &SessionId,
+        verdict: &Verdict,
+        limits: &Limits,
+        now: i64,
+    ) {
         match &verdict.next {
             Next::End(end) => self.end(id, end, now),
             Next::Again { because, paused } => {
@@ -415,7 +438,9 @@ impl State {
                 let pause = rules::retry_pause(attempt, limits);
                 session.available_at = paused.then(|| plus(now, pause));
                 session.updated_at = now;
-                self.append(now, EventKind::SessionStatus, &task, Some(id), data);
+                if session.regrade.is_none() {
+                    self.append(now, EventKind::SessionStatus, &task, Some(id), data);
+                }
                 self.stored.queued = true;
             }
         }
@@ -431,11 +456,15 @@ impl State {
         session.reward = end.reward;
         session.usable = end.usable;
         session.updated_at = now;
+        if let Some(order) = session.regrade.clone() {
+            self.end_regrade(id, &order, now);
+            return;
+        }
         let (task, attempt) = (session.task.clone(), session.attempts.len() as u32);
         let node = node.as_ref().map(|node| node.as_str());
         let data = rules::session_ended(end, attempt, node);
         let event = self.append(now, EventKind::SessionEnded, &task, Some(id), data);
-        self.tell(id.as_str(), event, now);
+        self.tell(rules::callback_id(id.as_str(), event.kind), event, now);
         let all_ended = self.sessions_of(&task).all(|s| s.status.is_terminal());
         let any = self.sessions_of(&task).any(|s| rules::has_trajectory(s.status));
         let Some(owner) = self.tasks.get_mut(&task) else { return };
@@ -444,15 +473,14 @@ impl State {
             owner.status = rules::task_end(owner.cancel_requested, any);
             let data = rules::task_ended(owner.status);
             let event = self.append(now, EventKind::TaskEnded, &task, None, data);
-            self.tell(task.as_str(), event, now);
+            self.tell(rules::callback_id(task.as_str(), event.kind), event, now);
         }
     }
 
-    fn tell(&mut self, ended: &str, event: Event, now: i64) {
+    pub(super) fn tell(&mut self, id: String, event: Event, now: i64) {
         let callback = self.tasks.get(&event.task_id).and_then(|task| task.spec.callback.as_ref());
         if callback.is_some_and(|callback| callback.format.tells_of(event.kind)) {
             let state = CallbackState { status: CallbackStatus::Pending, attempts: 0, error: None };
-            let id = rules::callback_id(ended, event.kind);
             let entry = OutboxEntry { event, state, next_at: Some(now), created_at: now };
             self.callbacks.insert(id, entry);
         }
@@ -472,7 +500,7 @@ impl Session {
         self.lease.as_ref().map(|held| held.node.to_string()).unwrap_or_default()
     }
 
-    fn standing(&self) -> Standing {
+    pub(super) fn standing(&self) -> Standing {
         Standing {
             attempt: self.attempts.len() as u32,
             spent: self.spent,

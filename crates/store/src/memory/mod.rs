@@ -4,22 +4,23 @@
 
 mod batches;
 mod lifecycle;
+mod regrades;
 mod state;
 mod weights;
 
 use crate::rules::{millis, plus, rfc3339, timestamp};
 use crate::signals::Stored;
 use crate::{
-    CallbackDue, CallbackResult, EventQuery, Expired, Limits, Live, NewTask, PushedWeights,
-    Signals, StoreError, Submitted, TaskQuery, TaskStore,
+    CallbackDue, CallbackResult, EventQuery, Expired, Limits, Live, NewRegrade, NewTask,
+    PushedWeights, Signals, StoreError, Submitted, TaskQuery, TaskStore,
 };
 use async_trait::async_trait;
 use jiff::Timestamp;
 use polar_types::{
     Batch, BatchAnswer, BatchRequest, CallbackState, CallbackStatus, Demand, EventPage, Lease,
     NodeInfo, NodeSeen, QueueInfo, QueueName, ReleaseRequest, RenewRequest, RenewResponse,
-    ResultAck, SessionId, SessionInfo, SessionReport, TaskId, TaskInfo, TaskPage, WeightReport,
-    WeightTarget, WeightUpdate, WeightUpdateRequest,
+    ResultAck, SessionId, SessionInfo, SessionReport, TaskId, TaskInfo, TaskPage, TaskSpec,
+    WeightReport, WeightTarget, WeightUpdate, WeightUpdateRequest,
 };
 use state::State;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -123,6 +124,20 @@ impl TaskStore for MemoryStore {
 
     async fn task(&self, task: &TaskId) -> Result<TaskInfo, StoreError> {
         self.read(|state| state.task_info(task))
+    }
+
+    async fn regrade(
+        &self,
+        regrades: Vec<NewRegrade>,
+        now: Timestamp,
+    ) -> Result<Vec<SessionInfo>, StoreError> {
+        self.write(|state, limits| {
+            regrades.iter().map(|new| state.regrade(new, limits, millis(now))).collect()
+        })
+    }
+
+    async fn spec(&self, task: &TaskId) -> Result<TaskSpec, StoreError> {
+        self.read(|state| Ok(state.find_task(task)?.spec.clone()))
     }
 
     async fn demand(&self, task: &TaskId) -> Result<Demand, StoreError> {

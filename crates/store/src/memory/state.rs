@@ -2,13 +2,14 @@
 
 use super::batches::Queue;
 use crate::StoreError;
+use crate::regrades;
 use crate::rules::rfc3339;
 use crate::signals::Stored;
 use crate::weights::StoredUpdate;
 use polar_types::{
-    AttemptInfo, CallbackState, EngineWeights, Event, EventKind, LeftOut, NodeId, NodeInfo,
-    Outcome, QueueName, SessionId, SessionInfo, SessionStatus, TaskId, TaskInfo, TaskSpec,
-    TaskStatus,
+    AttemptInfo, CallbackState, EngineWeights, Event, EventKind, Grading, LeftOut, NodeId,
+    NodeInfo, Outcome, QueueName, RegradeInfo, RegradeOrder, SessionId, SessionInfo, SessionStatus,
+    TaskId, TaskInfo, TaskSpec, TaskStatus,
 };
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -76,6 +77,10 @@ pub(super) struct Session {
     pub(super) available_at: Option<i64>,
     pub(super) outcome: Option<Outcome>,
     pub(super) reward: Option<f64>,
+    pub(super) revision: u32,
+    pub(super) gradings: Vec<Grading>,
+    /// Set where only stored work is graded; then it is no session of its own.
+    pub(super) regrade: Option<RegradeOrder>,
     pub(super) usable: bool,
     pub(super) created_at: i64,
     pub(super) updated_at: i64,
@@ -110,11 +115,17 @@ impl State {
     }
 
     pub(super) fn find_session(&self, id: &SessionId) -> Result<&Session, StoreError> {
-        self.sessions.get(id).ok_or_else(|| StoreError::not_found("session", id))
+        let own = self.sessions.get(id).filter(|session| session.regrade.is_none());
+        own.ok_or_else(|| StoreError::not_found("session", id))
     }
 
     /// By sample index.
     pub(super) fn sessions_of<'a>(&'a self, task: &'a TaskId) -> impl Iterator<Item = &'a Session> {
+        self.rows_of(task).filter(|session| session.regrade.is_none())
+    }
+
+    /// The same with what grades their stored work again.
+    pub(super) fn rows_of<'a>(&'a self, task: &'a TaskId) -> impl Iterator<Item = &'a Session> {
         let mut sessions: Vec<_> =
             self.sessions.values().filter(|session| session.task == *task).collect();
         sessions.sort_by_key(|session| session.sample_index);
@@ -180,6 +191,9 @@ impl State {
             waiting_for: session.waiting_for.clone(),
             attempts: session.attempts.clone(),
             reward: session.reward,
+            revision: session.revision,
+            gradings: session.gradings.clone(),
+            regrade: self.regrade_of(session),
             outcome: session.outcome.clone(),
             reason: None,
             reason_detail: None,
@@ -190,9 +204,30 @@ impl State {
         .with_reason()
     }
 
+    /// The latest that was asked for.
+    pub(super) fn regrades_of<'a>(
+        &'a self,
+        id: &'a SessionId,
+    ) -> impl Iterator<Item = &'a Session> {
+        let of = |s: &&Session| s.regrade.as_ref().is_some_and(|order| order.session_id == *id);
+        self.sessions.values().filter(of)
+    }
+
+    fn regrade_of(&self, session: &Session) -> Option<RegradeInfo> {
+        let latest = self.regrades_of(&session.id).max_by_key(|regrade| regrade.revision)?;
+        Some(regrades::info(
+            session.id.clone(),
+            latest.revision,
+            latest.status,
+            latest.waiting_for.clone(),
+            latest.outcome.as_ref(),
+        ))
+    }
+
     fn callback_of(&self, session: Option<&SessionId>, task: &TaskId) -> Option<CallbackState> {
         let of = |entry: &&OutboxEntry| {
-            entry.event.task_id == *task && entry.event.session_id.as_ref() == session
+            let is_end = matches!(entry.event.kind, EventKind::SessionEnded | EventKind::TaskEnded);
+            is_end && entry.event.task_id == *task && entry.event.session_id.as_ref() == session
         };
         self.callbacks.values().find(of).map(|entry| entry.state.clone())
     }

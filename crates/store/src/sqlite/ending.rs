@@ -1,6 +1,7 @@
 //! The end of attempts, sessions and tasks, whichever way it comes.
 
 use super::events::append;
+use super::regrades;
 use super::rows::{backend, count, get, optional_json, to_json, word};
 use super::submit;
 use super::turns::{self, Moved};
@@ -9,8 +10,8 @@ use crate::rules::{self, End, Loss, Next, Standing, Verdict, plus};
 use crate::{Expired, StoreError};
 use async_trait::async_trait;
 use polar_types::{
-    Callback, CallbackFormat, EventKind, ReleaseRequest, ResultAck, SessionId, SessionReport,
-    SessionStatus,
+    Callback, CallbackFormat, EventKind, RegradeOrder, ReleaseRequest, ResultAck, SessionId,
+    SessionReport, SessionStatus,
 };
 
 /// What deciding about a session needs of its row.
@@ -26,6 +27,8 @@ pub(super) struct SessionRow {
     pub(super) expires_at: Option<i64>,
     /// When the pause before its next attempt ends.
     pub(super) available_at: Option<i64>,
+    /// Set where only stored work is graded; then it is no session of its own.
+    pub(super) regrade: Option<RegradeOrder>,
     pub(super) standing: Standing,
 }
 
@@ -33,7 +36,7 @@ impl SessionRow {
     pub(super) async fn find(work: &mut Work<'_>, id: &str) -> Result<Option<Self>, StoreError> {
         let row = sqlx::query(
             "SELECT session_id, task_id, status, epoch, node_id, runtime, leased_at, hold,
-                 expires_at, available_at, attempt, spent, max_attempts, cancel_requested
+                 expires_at, available_at, attempt, spent, max_attempts, cancel_requested, regrade
              FROM session WHERE session_id = $1",
         )
         .bind(id)
@@ -52,6 +55,7 @@ impl SessionRow {
             hold: get(&row, "hold")?,
             expires_at: get(&row, "expires_at")?,
             available_at: get(&row, "available_at")?,
+            regrade: optional_json(&row, "regrade")?,
             standing: Standing {
                 attempt: count(&row, "attempt")?,
                 spent: count(&row, "spent")?,
@@ -117,6 +121,9 @@ impl Complete {
     async fn accept(&self, work: &mut Work<'_>, session: &SessionRow) -> Result<(), StoreError> {
         let report = &self.report;
         self.keep(work, Some(self.now)).await?;
+        if let Some(order) = &session.regrade {
+            return regrades::complete(work, session, order, report, self.now).await;
+        }
         let verdict = rules::after_report(session.standing, report);
         conclude(work, session, &verdict, self.now).await?;
         stop_early(work, &session.task_id, self.now).await
@@ -225,7 +232,8 @@ impl Expire {
 async fn stop_early(work: &mut Work<'_>, task: &str, now: i64) -> Result<(), StoreError> {
     let row = sqlx::query(
         "SELECT status = 'running' AND early_stop <=
-             (SELECT COUNT(*) FROM session WHERE session.task_id = task.task_id AND usable)
+             (SELECT COUNT(*) FROM session WHERE session.task_id = task.task_id AND usable
+                  AND regrade_of IS NULL)
              AS has_enough
          FROM task WHERE task_id = $1",
     )
@@ -261,7 +269,7 @@ pub(super) async fn lose(
     Ok(matches!(verdict.next, Next::End(_)))
 }
 
-async fn conclude(
+pub(super) async fn conclude(
     work: &mut Work<'_>,
     session: &SessionRow,
     verdict: &Verdict,
@@ -307,7 +315,9 @@ async fn requeue(
     let node = session.node_id.as_deref().unwrap_or_default();
     let data = rules::session_requeued(standing.attempt, node, because);
     let id = session.session_id.as_str();
-    append(work, now, EventKind::SessionStatus, &session.task_id, Some(id), &data).await?;
+    if session.regrade.is_none() {
+        append(work, now, EventKind::SessionStatus, &session.task_id, Some(id), &data).await?;
+    }
     work.stored.queued = true;
     Ok(())
 }
@@ -337,6 +347,9 @@ pub(super) async fn end(
     .map_err(backend)?;
     let node = session.node_id.as_deref();
     turns::moved(work, &session.task_id, Moved::out_of(session)).await?;
+    if let Some(order) = &session.regrade {
+        return regrades::end(work, session, order, &ended.outcome, now).await;
+    }
     let data = rules::session_ended(ended, session.standing.attempt, node);
     let kind = EventKind::SessionEnded;
     let seq = append(work, now, kind, &session.task_id, Some(id), &data).await?;
@@ -352,7 +365,7 @@ pub(super) async fn end(
     let callback: Option<Callback> = optional_json(&row, "callback")?;
     let told = callback.map(|callback| callback.format);
     if told.is_some_and(|format| format.tells_of(kind)) {
-        due(work, kind, &session.task_id, Some(id), seq, now).await?;
+        due(work, (id, kind), &session.task_id, Some(id), seq, now).await?;
     }
     if get::<i64, _>(&row, "live_sessions")? == 0 {
         let cancelled: bool = get(&row, "cancel_requested")?;
@@ -370,7 +383,8 @@ async fn end_task(
 ) -> Result<(), StoreError> {
     let row = sqlx::query(
         "SELECT EXISTS (SELECT 1 FROM session
-             WHERE task_id = $1 AND status IN ('completed', 'timed_out')) AS any_with_trajectory",
+             WHERE task_id = $1 AND regrade_of IS NULL
+                 AND status IN ('completed', 'timed_out')) AS any_with_trajectory",
     )
     .bind(task)
     .fetch_one(&mut *work.db)
@@ -386,15 +400,15 @@ async fn end_task(
     let kind = EventKind::TaskEnded;
     let seq = append(work, now, kind, task, None, &rules::task_ended(status)).await?;
     if told.is_some_and(|format| format.tells_of(kind)) {
-        due(work, kind, task, None, seq, now).await?;
+        due(work, (task, kind), task, None, seq, now).await?;
     }
     Ok(())
 }
 
 /// Notes that the client's URL is to be told.
-async fn due(
+pub(super) async fn due(
     work: &mut Work<'_>,
-    kind: EventKind,
+    (ended, kind): (&str, EventKind),
     task: &str,
     session: Option<&str>,
     seq: i64,
@@ -405,7 +419,7 @@ async fn due(
              next_at, created_at)
          VALUES ($1, $2, $3, $4, 'pending', 0, $5, $5)",
     )
-    .bind(rules::callback_id(session.unwrap_or(task), kind))
+    .bind(rules::callback_id(ended, kind))
     .bind(task)
     .bind(session)
     .bind(seq)

@@ -2,15 +2,15 @@
 
 use super::ending::{self, SessionRow};
 use super::events::append;
-use super::rows::{backend, count, get, json, position, to_json, word};
+use super::rows::{backend, count, get, json, optional_json, position, to_json, word};
 use super::turns::{self, Moved};
 use super::writer::{Work, Write};
 use crate::rules::{self, Loss, NameHolder, longest_hold, plus};
 use crate::{Limits, StoreError};
 use async_trait::async_trait;
 use polar_types::{
-    Epoch, EventKind, Lease, NodeInfo, RenewItem, RenewRequest, RenewResponse, SessionId,
-    SessionStatus, Stage, TaskSpec,
+    Epoch, EventKind, Lease, NodeInfo, RegradeOrder, RenewItem, RenewRequest, RenewResponse,
+    SessionId, SessionStatus, Stage, TaskSpec,
 };
 use std::collections::HashMap;
 use std::time::Duration;
@@ -89,7 +89,7 @@ impl Claim {
                  deadline_at = $5, available_at = NULL, updated_at = $6, leased_at = $6,
                  hold = $7
              WHERE session_id = $1
-             RETURNING session_id, group_id, attempt, epoch, sample_index",
+             RETURNING session_id, group_id, attempt, epoch, sample_index, regrade",
         )
         .bind(id)
         .bind(node)
@@ -118,9 +118,15 @@ impl Claim {
         .execute(&mut *work.db)
         .await
         .map_err(backend)?;
-        let data = rules::session_status(SessionStatus::Preparing, attempt, node);
-        let kind = EventKind::SessionStatus;
-        append(work, self.now, kind, task.task_id.as_str(), Some(id), &data).await?;
+        let regrade: Option<RegradeOrder> = optional_json(&row, "regrade")?;
+        match &regrade {
+            Some(order) => order.apply(&mut task),
+            None => {
+                let data = rules::session_status(SessionStatus::Preparing, attempt, node);
+                let kind = EventKind::SessionStatus;
+                append(work, self.now, kind, task.task_id.as_str(), Some(id), &data).await?;
+            }
+        }
         // The server tells the client's URL; its secret is no node's business.
         task.callback = None;
         Ok(Lease {
@@ -130,6 +136,7 @@ impl Claim {
             sample_index: count(&row, "sample_index")?,
             group_id: word(&row, "group_id")?,
             task,
+            regrade,
         })
     }
 }
@@ -238,7 +245,7 @@ impl Renew {
         .execute(&mut *work.db)
         .await
         .map_err(backend)?;
-        if changed {
+        if changed && session.regrade.is_none() {
             let node = session.node_id.as_deref().unwrap_or_default();
             let data = rules::session_status(status, session.standing.attempt, node);
             let id = Some(session.session_id.as_str());

@@ -11,6 +11,7 @@ mod lease;
 mod lock;
 mod private;
 mod read;
+mod regrades;
 mod rows;
 mod schema;
 mod submit;
@@ -20,8 +21,8 @@ mod writer;
 
 use crate::rules::{millis, timestamp};
 use crate::{
-    CallbackDue, CallbackResult, EventQuery, Expired, Limits, Live, NewTask, PushedWeights,
-    Signals, StoreError, Submitted, TaskQuery, TaskStore, refuse_network_filesystem,
+    CallbackDue, CallbackResult, EventQuery, Expired, Limits, Live, NewRegrade, NewTask,
+    PushedWeights, Signals, StoreError, Submitted, TaskQuery, TaskStore, refuse_network_filesystem,
 };
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -29,7 +30,7 @@ use lock::Lock;
 use polar_types::{
     Batch, BatchAnswer, BatchRequest, Demand, EventPage, Lease, NodeInfo, NodeSeen, QueueInfo,
     QueueName, ReleaseRequest, RenewRequest, RenewResponse, ResultAck, SessionId, SessionInfo,
-    SessionReport, TaskId, TaskInfo, TaskPage, WeightReport, WeightTarget, WeightUpdate,
+    SessionReport, TaskId, TaskInfo, TaskPage, TaskSpec, WeightReport, WeightTarget, WeightUpdate,
     WeightUpdateRequest,
 };
 use rows::backend;
@@ -166,6 +167,18 @@ impl TaskStore for SqliteStore {
 
     async fn task(&self, task: &TaskId) -> Result<TaskInfo, StoreError> {
         read::task(&mut *self.snapshot().await?, task).await
+    }
+
+    async fn regrade(
+        &self,
+        regrades: Vec<NewRegrade>,
+        now: Timestamp,
+    ) -> Result<Vec<SessionInfo>, StoreError> {
+        self.write(regrades::Regrade { regrades, now: millis(now) }).await
+    }
+
+    async fn spec(&self, task: &TaskId) -> Result<TaskSpec, StoreError> {
+        read::spec(&mut *self.snapshot().await?, task).await
     }
 
     async fn demand(&self, task: &TaskId) -> Result<Demand, StoreError> {

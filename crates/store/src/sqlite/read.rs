@@ -8,10 +8,10 @@ use crate::rules::{plus, rfc3339};
 use crate::{EventQuery, Limits, Live, StoreError, TaskQuery};
 use polar_types::{
     AttemptInfo, CallbackState, Demand, Event, EventKind, EventPage, NodeSeen, SessionId,
-    SessionInfo, TaskId, TaskInfo, TaskPage,
+    SessionInfo, TaskId, TaskInfo, TaskPage, TaskSpec,
 };
 use sqlx::sqlite::SqliteRow;
-use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
+use sqlx::{AssertSqlSafe, QueryBuilder, Sqlite, SqliteConnection};
 use std::collections::{BTreeMap, HashMap};
 
 pub(super) async fn task(db: &mut SqliteConnection, id: &TaskId) -> Result<TaskInfo, StoreError> {
@@ -102,7 +102,7 @@ async fn tallies(
     let mut sessions = QueryBuilder::<Sqlite>::new(
         "SELECT task_id, status, COUNT(*) AS number, COALESCE(SUM(reward), 0.0) AS rewards,
              COUNT(reward) AS rewarded
-         FROM session WHERE task_id IN (",
+         FROM session WHERE regrade_of IS NULL AND task_id IN (",
     );
     push_ids(&mut sessions, tasks);
     sessions.push(") GROUP BY task_id, status");
@@ -131,11 +131,34 @@ fn push_ids(query: &mut QueryBuilder<Sqlite>, tasks: &[TaskInfo]) {
     }
 }
 
+/// Sessions with the latest that was asked for to grade their stored work again.
+const SESSIONS: &str = "SELECT session.*, latest.revision AS latest_revision,
+     latest.status AS latest_status, latest.waiting_for AS latest_waiting_for,
+     latest.outcome AS latest_outcome
+     FROM session LEFT JOIN session AS latest ON latest.regrade_of = session.session_id
+         AND latest.revision = (SELECT MAX(revision) FROM session AS every
+             WHERE every.regrade_of = session.session_id)
+     WHERE session.regrade_of IS NULL";
+
+/// How ids of callbacks end that tell of a session's end.
+const END_OF_SESSION: &str = ":session.ended";
+
+pub(super) async fn spec(db: &mut SqliteConnection, id: &TaskId) -> Result<TaskSpec, StoreError> {
+    let row = sqlx::query("SELECT spec FROM task WHERE task_id = $1")
+        .bind(id.as_str())
+        .fetch_optional(&mut *db)
+        .await
+        .map_err(backend)?
+        .ok_or_else(|| StoreError::not_found("task", id))?;
+    json(&row, "spec")
+}
+
 pub(super) async fn sessions(
     db: &mut SqliteConnection,
     task: &TaskId,
 ) -> Result<Vec<SessionInfo>, StoreError> {
-    let sessions = sqlx::query("SELECT * FROM session WHERE task_id = $1 ORDER BY sample_index")
+    let select = format!("{SESSIONS} AND session.task_id = $1 ORDER BY session.sample_index");
+    let sessions = sqlx::query(AssertSqlSafe(select))
         .bind(task.as_str())
         .fetch_all(&mut *db)
         .await
@@ -160,7 +183,8 @@ pub(super) async fn session(
     db: &mut SqliteConnection,
     id: &SessionId,
 ) -> Result<SessionInfo, StoreError> {
-    let sessions = sqlx::query("SELECT * FROM session WHERE session_id = $1")
+    let select = format!("{SESSIONS} AND session.session_id = $1");
+    let sessions = sqlx::query(AssertSqlSafe(select))
         .bind(id.as_str())
         .fetch_all(&mut *db)
         .await
@@ -195,7 +219,9 @@ fn assemble(
     }
     let mut callback_of: HashMap<String, CallbackState> = HashMap::new();
     for row in callbacks {
-        if let Some(session) = get::<Option<String>, _>(row, "session_id")? {
+        let is_end = get::<String, _>(row, "callback_id")?.ends_with(END_OF_SESSION);
+        let session = get::<Option<String>, _>(row, "session_id")?;
+        if let Some(session) = session.filter(|_| is_end) {
             callback_of.insert(session, callback_state(row)?);
         }
     }

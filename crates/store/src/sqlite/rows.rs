@@ -1,8 +1,10 @@
 //! Reading columns into the words of Polar.
 
-use crate::StoreError;
 use crate::rules::rfc3339;
-use polar_types::{AttemptInfo, CallbackState, Epoch, SessionInfo, SessionStatus, TaskInfo};
+use crate::{StoreError, regrades};
+use polar_types::{
+    AttemptInfo, CallbackState, Epoch, Outcome, RegradeInfo, SessionInfo, SessionStatus, TaskInfo,
+};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sqlx::sqlite::SqliteRow;
@@ -105,6 +107,9 @@ pub(super) fn session_info(row: &SqliteRow) -> Result<SessionInfo, StoreError> {
         waiting_for: get(row, "waiting_for")?,
         attempts: Vec::new(),
         reward: get(row, "reward")?,
+        revision: count(row, "revision")?,
+        gradings: optional_json(row, "gradings")?.unwrap_or_default(),
+        regrade: regrade_info(row)?,
         outcome: optional_json(row, "outcome")?,
         reason: None,
         reason_detail: None,
@@ -112,6 +117,19 @@ pub(super) fn session_info(row: &SqliteRow) -> Result<SessionInfo, StoreError> {
         created_at: rfc3339(get(row, "created_at")?),
         updated_at: rfc3339(get(row, "updated_at")?),
     })
+}
+
+/// The latest order to grade a session's stored work again.
+fn regrade_info(row: &SqliteRow) -> Result<Option<RegradeInfo>, StoreError> {
+    let Some(revision) = get::<Option<i64>, _>(row, "latest_revision")? else { return Ok(None) };
+    let outcome: Option<Outcome> = optional_json(row, "latest_outcome")?;
+    Ok(Some(regrades::info(
+        word(row, "session_id")?,
+        u32::try_from(revision).unwrap_or(u32::MAX),
+        word::<SessionStatus>(row, "latest_status")?,
+        get(row, "latest_waiting_for")?,
+        outcome.as_ref(),
+    )))
 }
 
 /// A row of `attempt`.

@@ -10,7 +10,8 @@ use std::path::Path;
 
 /// One script per version, applied in order, each in a transaction of its own. A script
 /// that has been released is never changed; a new version adds one.
-const VERSIONS: [&str; 6] = [VERSION_1, VERSION_2, VERSION_3, VERSION_4, VERSION_5, VERSION_6];
+const VERSIONS: [&str; 7] =
+    [VERSION_1, VERSION_2, VERSION_3, VERSION_4, VERSION_5, VERSION_6, VERSION_7];
 
 const VERSION_1: &str = "
 CREATE TABLE counter (
@@ -203,6 +204,17 @@ CREATE TABLE weight_engine (
     report  TEXT NOT NULL,
     PRIMARY KEY (ordinal, node_id, engine)
 );
+";
+
+/// A row with `regrade_of` is no session but grades the stored work of one, by the order in
+/// `regrade`; its `revision` is the one that it makes of that session's result. `gradings` has all
+/// that a session had, where there were several.
+const VERSION_7: &str = "
+ALTER TABLE session ADD COLUMN regrade_of TEXT;
+ALTER TABLE session ADD COLUMN regrade TEXT;
+ALTER TABLE session ADD COLUMN revision BIGINT NOT NULL DEFAULT 1;
+ALTER TABLE session ADD COLUMN gradings TEXT;
+CREATE INDEX session_regrades ON session (regrade_of, revision) WHERE regrade_of IS NOT NULL;
 ";
 
 /// Brings the file to the newest version; refuses one that is newer still.

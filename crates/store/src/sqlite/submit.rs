@@ -176,7 +176,7 @@ impl Held<'_> {
             "UPDATE session SET cancel_requested = TRUE, waiting_for = $2,
                  deadline_at = CASE WHEN deadline_at < $3 THEN deadline_at ELSE $3 END,
                  updated_at = $4
-             WHERE task_id = $1 AND node_id IS NOT NULL",
+             WHERE task_id = $1 AND node_id IS NOT NULL AND regrade_of IS NULL",
         )
         .bind(self.task)
         .bind(rules::WAITING_FOR_CANCEL)
@@ -191,7 +191,7 @@ impl Held<'_> {
 
     async fn end_queued(&self, work: &mut Work<'_>) -> Result<(), StoreError> {
         let rows = sqlx::query(
-            "SELECT session_id FROM session WHERE task_id = $1 AND status = 'queued'
+            "SELECT session_id FROM session WHERE task_id = $1 AND status = 'queued' AND regrade_of IS NULL
              ORDER BY sample_index",
         )
         .bind(self.task)

@@ -1,11 +1,13 @@
 //! Random histories, told to the durable store and to the model: both must answer alike at
 //! every step and look alike at the end.
 
-use crate::samples::{LIMITS, at, failure, node_with, release, renewal, report, task};
+use crate::samples::{LIMITS, at, failure, new_regrade, node_with, release, renewal, report, task};
 use polar_store::{
     CallbackResult, EventQuery, MemoryStore, SqliteStore, StoreError, TaskQuery, TaskStore,
 };
-use polar_types::{BatchRequest, EqualRewards, ErrorClass, Lease, Outcome, Side, Stage, TaskId};
+use polar_types::{
+    BatchRequest, EqualRewards, ErrorClass, Lease, Outcome, SessionId, Side, Stage, TaskId,
+};
 use proptest::prelude::*;
 use serde_json::json;
 use std::fmt::Debug;
@@ -22,6 +24,7 @@ enum Step {
     Extend,
     Settle { callback: prop::sample::Index, how: u8 },
     Batch { request: BatchRequest, enough: u32 },
+    Regrade { task: u8, sample: u32, by: u8 },
     Wait { seconds: i64 },
 }
 
@@ -40,6 +43,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Extend),
         2 => (index(), 0..3_u8).prop_map(|(callback, how)| Step::Settle { callback, how }),
         4 => (batch(), 0..3_u32).prop_map(|(request, enough)| Step::Batch { request, enough }),
+        3 => (0..6_u8, 0..3_u32, 0..2_u8)
+            .prop_map(|(task, sample, by)| Step::Regrade { task, sample, by }),
         3 => prop_oneof![1..20_i64, 50..80_i64, 3000..4000_i64, 9000..11_000_i64]
             .prop_map(|seconds| Step::Wait { seconds }),
     ]
@@ -172,6 +177,7 @@ impl Pair {
                 let Some(lease) = history.pick(&lease) else { return };
                 let mut report = report(lease, outcome_of(outcome));
                 report.weight_versions = vec![(outcome % 3).to_string()];
+                report.regrade_of = lease.regrade.as_ref().map(|order| order.session_id.clone());
                 report.reward = (outcome != 1).then_some(f64::from(outcome % 2));
                 both!(self, store => store.complete(&report, now));
             }
@@ -189,6 +195,11 @@ impl Pair {
             Step::Settle { callback, how } => self.settle(&callback, how, history.now).await,
             Step::Batch { request, enough } => {
                 both!(self, store => store.next_batch(&request, enough, now));
+            }
+            Step::Regrade { task, sample, by } => {
+                let session = SessionId::of_sample(&task_id(task), sample);
+                let new = vec![new_regrade(session.as_str(), &by.to_string())];
+                both!(self, store => store.regrade(new.clone(), now));
             }
             Step::Wait { seconds } => history.now += seconds,
         }

@@ -33,4 +33,5 @@ mod crash;
 mod file;
 mod groups;
 mod machine;
+mod regrades;
 mod samples;

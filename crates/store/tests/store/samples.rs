@@ -1,7 +1,7 @@
 //! Tasks, nodes, reports and times for tests.
 
 use jiff::{SignedDuration, Timestamp};
-use polar_store::{Limits, NewTask};
+use polar_store::{Limits, NewRegrade, NewTask};
 use polar_types::{
     ErrorClass, Known, Lease, NodeInfo, Outcome, ReleaseItem, ReleaseRequest, RenewItem,
     RenewRequest, SessionReport, Side, Slots, Stage, StageTimes, TaskRequest, TokenCounts,
@@ -79,6 +79,7 @@ pub(crate) fn release(node: &NodeInfo, lease: &Lease) -> ReleaseRequest {
 pub(crate) fn report(lease: &Lease, outcome: Outcome) -> SessionReport {
     SessionReport {
         session_id: lease.session_id.clone(),
+        regrade_of: None,
         epoch: lease.epoch,
         node_id: "n1".parse().unwrap(),
         outcome,
@@ -105,4 +106,19 @@ pub(crate) fn report(lease: &Lease, outcome: Outcome) -> SessionReport {
 
 pub(crate) fn failure(side: Side) -> Outcome {
     Outcome::Failed { side, class: ErrorClass::Internal, message: "it broke".to_owned() }
+}
+
+/// Grading again by a command that this word tells apart.
+pub(crate) fn new_regrade(session: &str, command: &str) -> NewRegrade {
+    let evaluator = json!({ "type": "command", "command": command });
+    NewRegrade {
+        session: session.parse().unwrap(),
+        evaluator: serde_json::from_value(evaluator).unwrap(),
+    }
+}
+
+/// What a node reports of a lease that is for grading stored work.
+pub(crate) fn regrade_report(lease: &Lease, reward: Option<f64>) -> SessionReport {
+    let regrade_of = lease.regrade.as_ref().map(|order| order.session_id.clone());
+    SessionReport { regrade_of, reward, ..report(lease, Outcome::Completed) }
 }

@@ -210,8 +210,14 @@ impl EvaluatorSpec {
         }
     }
 
+    /// Whether anything of it runs where the work is.
+    pub fn runs_in_sandbox(&self) -> bool {
+        let parts = self.leaves();
+        !parts.iter().all(|part| matches!(part, Self::None {} | Self::Judge(_) | Self::Http(_)))
+    }
+
     /// A local sandbox has few folders that can be written to.
-    pub(super) fn check_runtime(&self, runtime: &RuntimeSpec, problems: &mut Vec<FieldProblem>) {
+    pub(crate) fn check_runtime(&self, runtime: &RuntimeSpec, problems: &mut Vec<FieldProblem>) {
         let writable = |path: &str| {
             let below =
                 |folder: &str| path.strip_prefix(folder).is_some_and(|p| p.starts_with('/'));
@@ -248,7 +254,7 @@ impl EvaluatorSpec {
         }
     }
 
-    pub(super) fn check(&self, problems: &mut Vec<FieldProblem>) {
+    pub(crate) fn check(&self, problems: &mut Vec<FieldProblem>) {
         self.check_at("evaluator", 0, problems);
     }
 

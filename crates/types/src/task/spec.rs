@@ -605,7 +605,13 @@ impl CallbackFormat {
     /// Whether something of this kind is told.
     pub fn tells_of(self, kind: EventKind) -> bool {
         match self {
-            Self::Ends => matches!(kind, EventKind::SessionEnded | EventKind::TaskEnded),
+            Self::Ends => matches!(
+                kind,
+                EventKind::SessionEnded
+                    | EventKind::SessionRegraded
+                    | EventKind::SessionRegradeFailed
+                    | EventKind::TaskEnded
+            ),
             Self::TaskResult => kind == EventKind::TaskEnded,
         }
     }
