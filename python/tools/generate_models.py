@@ -35,6 +35,7 @@ ROOTS = [
     "NodeList",
     "BatchAnswer",
     "QueueList",
+    "WeightUpdate",
     "FieldProblem",
 ]
 
@@ -78,7 +79,7 @@ PLAIN = {
 }
 
 # Field names that are no names in Python.
-RENAMED = {"class": "error_class"}
+RENAMED = {"class": "error_class", "body": "json_body"}
 
 HEADER = '''\
 """The JSON shapes of the server's API.

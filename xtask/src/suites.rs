@@ -79,6 +79,12 @@ pub(crate) const ALL: &[Suite] = &[
         run: trainers,
     },
     Suite {
+        name: "tiny-grpo",
+        about: "the closed loop of examples/tiny-grpo for a few steps, on a real vLLM; installs it",
+        default: false,
+        run: tiny_grpo,
+    },
+    Suite {
         name: "raw-text",
         about: "the same against vLLM and SGLang without their parsers, with Polar's",
         default: false,
@@ -254,6 +260,15 @@ fn trainers() -> Result<Counts> {
     Command::new("python3", &pytest).env("TRL_EXPERIMENTAL_SILENCE", "1").run()
 }
 
+/// It ends with 1 where trainer and engine differ, an update fails, or nothing is rewarded.
+fn tiny_grpo() -> Result<Counts> {
+    let polar = polar()?;
+    let out = root().join("target/tiny-grpo");
+    let out = out.to_str().context("the repository's path is not UTF-8")?;
+    let short = ["--check", "--seeds=1", "--steps=3", "--threads=1", "--out", out];
+    Command::new("examples/tiny-grpo/run", &short).env("POLAR_BINARY", &polar).run()
+}
+
 /// What `transformers` gives is written to a file, which the test reads.
 fn templates() -> Result<Counts> {
     let venv =
@@ -297,7 +312,7 @@ fn sdk() -> Result<Counts> {
 }
 
 /// Folders whose Python is held to one style.
-const PYTHON: [&str; 3] = ["python", "tests/sdk", "tests/trainers"];
+const PYTHON: [&str; 4] = ["python", "tests/sdk", "tests/trainers", "examples"];
 
 /// As `dev` in `python/pyproject.toml` says.
 const DEVELOPMENT: [&str; 4] = ["numpy>=1.22,<3", "pytest>=8,<10", "mypy>=1.11,<3", "ruff>=0.6,<1"];

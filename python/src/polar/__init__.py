@@ -51,6 +51,7 @@ from polar.models import (
     TokenCounts,
     Trace,
     Trajectory,
+    WeightUpdate,
     WriteFile,
 )
 from polar.results import AsyncResultStream, Result, ResultStream
@@ -106,6 +107,7 @@ __all__ = [
     "Trajectory",
     "UnexpectedAnswerError",
     "WaitTimeoutError",
+    "WeightUpdate",
     "WriteFile",
     "verify_callback",
 ]

@@ -30,6 +30,7 @@ from polar.models import (
     TaskPage,
     TaskRequest,
     Trajectory,
+    WeightUpdate,
 )
 
 T = TypeVar("T")
@@ -212,6 +213,32 @@ def batch_arrays(queue: str, number: int) -> Call[None]:
     path = f"{_batch(queue, number)}/trajectories"
     what = f"get the arrays of batch {number} of {queue}"
     return Call(what, "GET", path, lambda _: None, {"format": "safetensors"})
+
+
+def update_weights(
+    version: str,
+    path: Optional[str],
+    source: Optional[Mapping[str, Any]],
+    mode: str,
+    deadline_seconds: float,
+) -> Call[WeightUpdate]:
+    if (path is None) == (source is None):
+        raise ValueError("update_weights needs either a path or a source")
+    body = {
+        "version": version,
+        "source": {"disk": {"path": path}} if source is None else dict(source),
+        "mode": mode,
+        "deadline_seconds": deadline_seconds,
+    }
+    content = json.dumps(body).encode()
+    read = _model(WeightUpdate)
+    return Call(f"update to weights {version}", "POST", "/api/weights", read, content=content)
+
+
+def weights(version: str, wait_seconds: float) -> Call[WeightUpdate]:
+    path, read = f"/api/weights/{_part(version)}", _model(WeightUpdate)
+    what, params = f"ask for weights {version}", {"wait_seconds": wait_seconds}
+    return Call(what, "GET", path, read, params, held_seconds=wait_seconds)
 
 
 def queues() -> Call[list[QueueInfo]]:

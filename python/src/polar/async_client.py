@@ -26,6 +26,7 @@ from polar.models import (
     SessionInfo,
     TaskInfo,
     Trajectory,
+    WeightUpdate,
 )
 from polar.results import AsyncResultStream
 from polar.retry import RETRYABLE, Retries, RetryPolicy, retry_after
@@ -251,6 +252,40 @@ class AsyncPolarClient:
     async def health(self) -> Mapping[str, Any]:
         """What the server says of itself."""
         return await self._carry_out(_calls.health())
+
+    async def update_weights(
+        self,
+        version: str,
+        *,
+        path: Optional[str] = None,
+        source: Optional[Mapping[str, Any]] = None,
+        mode: Literal["drain", "pause", "continue"] = "pause",
+        deadline_seconds: float = 120.0,
+    ) -> WeightUpdate:
+        """Gives every engine of every node new weights, under running agents; returns at once.
+
+        ``path`` is the folder of a checkpoint, as the engines see it; ``source`` is any other
+        way, as in `POST /api/weights`. ``mode`` says what becomes of calls under way. See
+        `wait_for_weights`.
+        """
+        call = _calls.update_weights(version, path, source, mode, deadline_seconds)
+        return await self._carry_out(call)
+
+    async def wait_for_weights(self, version: str, timeout: float = 300.0) -> WeightUpdate:
+        """Waits until no engine is on its way to a version; its `status` says whether all have it.
+
+        Raises `WaitTimeoutError` after ``timeout`` seconds.
+        """
+        deadline = time.monotonic() + timeout
+        while True:
+            left = max(0.0, min(20.0, deadline - time.monotonic()))
+            update = await self._carry_out(_calls.weights(version, left))
+            if update.status != "rolling":
+                return update
+            if time.monotonic() >= deadline:
+                raise WaitTimeoutError(
+                    f"weights {version} are not everywhere after {timeout} seconds"
+                )
 
     async def close(self) -> None:
         """Closes the connections."""

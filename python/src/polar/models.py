@@ -1917,6 +1917,117 @@ class QueueList(Model):
     """Queues that tasks were submitted to or batches asked of, by name."""
 
 
+class EngineCall(Model):
+    """One `POST` to an engine."""
+
+    path: str
+    """Path on the engine, with its query."""
+
+    json_body: Optional[dict[str, Any]] = Field(default=None, alias="body")
+    """JSON body."""
+
+
+WeightSource = dict[str, Any]
+"""Where an engine has its new weights from."""
+
+
+UpdateMode = Union[Literal["drain", "pause", "continue"], str]
+"""What becomes of calls that are under way when weights change. New calls wait in every
+mode, and none is ever cut for its harness.
+"""
+
+
+UpdateStatus = Union[Literal["rolling", "current", "partial", "superseded"], str]
+"""Where an update stands as a whole."""
+
+
+WeightState = Union[
+    Literal["waiting", "draining", "updating", "verifying", "current", "unchanged", "fenced"], str
+]
+"""How far an engine is with an update."""
+
+
+class UpdateCalls(Model):
+    """What an update meant for the calls of one engine."""
+
+    in_flight: Optional[int] = None
+    """Under way when it began."""
+
+    held: Optional[int] = None
+    """Came while it was on, and waited."""
+
+    kept: Optional[int] = None
+    """Of those under way: went on in place."""
+
+    continued: Optional[int] = None
+    """Of those under way: were sampled on behind their ids."""
+
+    tokens_wasted: Optional[int] = None
+    """Tokens that were sampled and thrown away."""
+
+
+class EngineWeights(Model):
+    """One engine and the weights it has."""
+
+    engine: str
+    """Its URL."""
+
+    state: WeightState
+    """How far it is."""
+
+    node_id: Optional[NodeId] = None
+    """The node it is behind; filled in by the server."""
+
+    version: Optional[str] = None
+    """The version it serves, where it has one."""
+
+    reason: Optional[str] = None
+    """Why it is where it is, for people."""
+
+    held_seconds: Optional[float] = None
+    """Seconds for which calls were held up."""
+
+    calls: Optional[UpdateCalls] = None
+    """Its calls."""
+
+    at: Optional[str] = None
+    """When it was heard of last (RFC 3339, UTC); filled in by the server."""
+
+
+class WeightUpdate(Model):
+    """An update, as `GET /api/weights/{version}` shows it."""
+
+    version: str
+    """Names the weights, in engines and in every trace: a step, a hash. The same version sent
+    again is the same update.
+    """
+
+    source: WeightSource
+    """How an engine gets them."""
+
+    ordinal: int
+    """Counts updates, from 1."""
+
+    status: UpdateStatus
+    """Where it stands."""
+
+    requested_at: str
+    """When it was asked for (RFC 3339, UTC)."""
+
+    engines: list[EngineWeights]
+    """Every engine of every node that is alive, and those that had it before they were lost."""
+
+    mode: Optional[UpdateMode] = None
+    """What becomes of calls that are under way."""
+
+    deadline_seconds: Optional[float] = None
+    """How long one engine may be held up, in seconds, up to 3600. Calls wait no longer for it.
+    """
+
+    seconds: Optional[float] = None
+    """From then until the last engine had it, in seconds."""
+
+
 class FieldProblem(Model):
     """One thing wrong with submitted input: which field, what is wrong, what would be right."""
 
@@ -1955,6 +2066,8 @@ __all__ = [
     "EarlyStopInfo",
     "Encoding",
     "EndReason",
+    "EngineCall",
+    "EngineWeights",
     "Epoch",
     "ErrorClass",
     "EvaluatorSpec",
@@ -2036,7 +2149,13 @@ __all__ = [
     "TreeLineage",
     "TreeNode",
     "TroubleKind",
+    "UpdateCalls",
+    "UpdateMode",
+    "UpdateStatus",
+    "WeightSource",
     "WeightSpan",
+    "WeightState",
+    "WeightUpdate",
     "WeightedEvaluator",
     "WeightedSum",
     "WriteFile",

@@ -79,6 +79,10 @@ class Row:
     tools: Any
     sampling: Mapping[str, Any]
     calls: list[str]
+    turn_scores: list[Optional[float]] = field(default_factory=list)
+    """What the evaluator gave each of the calls, None where nothing; empty where it gave none."""
+    turn_ends: list[int] = field(default_factory=list)
+    """One past the last response token of each call: the place of its score."""
 
     @property
     def token_ids(self) -> list[int]:
@@ -250,6 +254,8 @@ def _rows(
             tools=trace.tools,
             sampling=trace.sampling,
             calls=list(trace.calls),
+            turn_scores=list(trace.turn_scores),
+            turn_ends=list(trace.turn_ends),
         )
 
 
@@ -299,6 +305,8 @@ def flattened(tree: TokenTree) -> Iterator[Trace]:
             weight_versions=spans,
             lineage=lineage.lineage,
             calls=lineage.calls,
+            turn_scores=lineage.turn_scores,
+            turn_ends=lineage.turn_ends,
             rollout_id="",
             group_id="",
             siblings=len(tree.lineages),

@@ -156,7 +156,7 @@ def _extra(row: Row, unknown: Optional[int]) -> dict[str, Any]:
         "rollout_id": row.rollout_id,
         "loss_weight": row.loss_weight,
         "raw_prompt": row.prompt_messages,
-        "turn_scores": [],
+        "turn_scores": row.turn_scores,
         "tool_rewards": [],
         "min_global_steps": min(steps, default=None),
         "max_global_steps": max(steps, default=None),
