@@ -1,6 +1,6 @@
 """The loop: an agent works, an evaluator scores, GRPO learns, and the engine gets the weights.
 
-    train.py [--seeds 3] [--steps 20] [--corrupt shifted|noisy] [--check] [--out FOLDER]
+    train.py [--seeds 3] [--steps 22] [--corrupt shifted|noisy] [--check] [--out FOLDER]
 
 Sessions of the next step are submitted before the weights of this one are handed over, so
 that weights change under running agents. Nothing here knows the agent, and the agent knows
@@ -43,14 +43,14 @@ HERE = Path(__file__).resolve().parent
 class Settings:
     """How much of everything. A step is one group, all of whose sessions have the same requests."""
 
-    steps: int = 20
+    steps: int = 22
     group_size: int = 8
-    requests: int = 12
+    requests: int = 16
     held_out_requests: int = 20
     held_out_sessions: int = 4
-    rate: float = 5e-4
+    rate: float = 4e-4
     epochs: int = 2
-    rows_at_once: int = 32
+    rows_at_once: int = 48
     corrupt: str = ""
 
 
