@@ -154,11 +154,21 @@ def test_waiting_has_a_timeout(client: PolarClient) -> None:
         client.wait("t1", timeout=0.1)
 
 
+def test_only_what_has_ended_is_graded_again(client: PolarClient) -> None:
+    client.submit(task("t1"))
+    evaluator = {"type": "command", "command": "true"}
+    for sessions, field in ((None, "sessions"), (["t1-s0"], "sessions[0]")):
+        with pytest.raises(InvalidRequestError, match="has not ended") as caught:
+            client.regrade("t1", sessions=sessions, evaluator=evaluator)
+        assert [problem.field for problem in caught.value.problems] == [field]
+
+
 def test_what_is_not_there_is_not_found(client: PolarClient) -> None:
     client.submit(task("t1"))
     for ask in (
         lambda: client.task("no"),
         lambda: client.cancel("no"),
+        lambda: client.regrade("no"),
         lambda: client.sessions("no"),
         lambda: client.session("no"),
         lambda: client.get_trajectories("no"),

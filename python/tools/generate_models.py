@@ -36,6 +36,7 @@ ROOTS = [
     "BatchAnswer",
     "QueueList",
     "WeightUpdate",
+    "RegradeList",
     "FieldProblem",
 ]
 

@@ -25,6 +25,7 @@ from polar.models import (
     EventPage,
     NodeSeen,
     QueueInfo,
+    RegradeList,
     SessionInfo,
     TaskInfo,
     TaskPage,
@@ -133,6 +134,19 @@ def tasks(status: Optional[str], harness: Optional[str], before: Optional[int]) 
 def cancel(task_id: str) -> Call[TaskInfo]:
     path = f"/api/tasks/{_part(task_id)}"
     return Call(f"cancel task {task_id}", "DELETE", path, _model(TaskInfo))
+
+
+def regrade(
+    task_id: str, session_ids: Optional[Sequence[str]], evaluator: Optional[Mapping[str, Any]]
+) -> Call[RegradeList]:
+    body: dict[str, Any] = {}
+    if session_ids is not None:
+        body["sessions"] = list(session_ids)
+    if evaluator is not None:
+        body["evaluator"] = dict(evaluator)
+    path = f"/api/tasks/{_part(task_id)}/regrade"
+    content = json.dumps(body).encode()
+    return Call(f"grade {task_id} again", "POST", path, _model(RegradeList), content=content)
 
 
 def sessions(task_id: str) -> Call[list[SessionInfo]]:

@@ -23,6 +23,7 @@ from polar.models import (
     EventPage,
     NodeSeen,
     QueueInfo,
+    RegradeList,
     SessionInfo,
     TaskInfo,
     Trajectory,
@@ -177,6 +178,21 @@ class AsyncPolarClient:
         nodes hear of it. A task that has ended stays as it is.
         """
         return await self._carry_out(_calls.cancel(task_id))
+
+    async def regrade(
+        self,
+        task_id: str,
+        *,
+        sessions: Optional[Sequence[str]] = None,
+        evaluator: Optional[Mapping[str, Any]] = None,
+    ) -> RegradeList:
+        """Grades the stored work of a task's ended sessions again, without its agent.
+
+        Returns at once; each session's result changes when its grading is done, and with it
+        its ``revision``. ``sessions`` are ids, all that can be graded again when absent, and
+        ``evaluator`` replaces the task's own.
+        """
+        return await self._carry_out(_calls.regrade(task_id, sessions, evaluator))
 
     async def next_batch(
         self,

@@ -22,6 +22,7 @@ from polar.models import (
     EventPage,
     NodeSeen,
     QueueInfo,
+    RegradeList,
     SessionInfo,
     TaskInfo,
     Trajectory,
@@ -174,6 +175,21 @@ class PolarClient:
         nodes hear of it. A task that has ended stays as it is.
         """
         return self._carry_out(_calls.cancel(task_id))
+
+    def regrade(
+        self,
+        task_id: str,
+        *,
+        sessions: Optional[Sequence[str]] = None,
+        evaluator: Optional[Mapping[str, Any]] = None,
+    ) -> RegradeList:
+        """Grades the stored work of a task's ended sessions again, without its agent.
+
+        Returns at once; each session's result changes when its grading is done, and with it
+        its ``revision``. ``sessions`` are ids, all that can be graded again when absent, and
+        ``evaluator`` replaces the task's own.
+        """
+        return self._carry_out(_calls.regrade(task_id, sessions, evaluator))
 
     def next_batch(
         self,

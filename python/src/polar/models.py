@@ -1123,7 +1123,7 @@ class Artifact(Model):
 
     name: str
     """`trajectory.json`, `trajectory.safetensors`, `calls.json`, `journal`, `stdout.log`,
-    `stderr.log`, `grader.log` or `workspace.diff`.
+    `stderr.log`, `grader.log`, `workspace.diff` or `work.tar`.
     """
 
     sha256: str
@@ -1159,6 +1159,9 @@ class SessionReport(Model):
 
     times: StageTimes
     """Seconds per stage."""
+
+    regrade_of: Optional[SessionId] = None
+    """Whose stored work was graded, where that was all there was to do."""
 
     reason: Optional[EndReason] = None
     """The same in one word; absent in reports of older versions."""
@@ -1236,6 +1239,45 @@ class AttemptInfo(Model):
     """The node's report, when one was accepted or salvaged."""
 
 
+class Grading(Model):
+    """One grading of a session: the first, or one of its stored work."""
+
+    revision: int
+    """1 for the first; later ones have larger numbers."""
+
+    at: str
+    """When it was done (RFC 3339, UTC)."""
+
+    reward: Optional[float] = None
+    """The reward."""
+
+    error: Optional[str] = None
+    """Why there was none."""
+
+    grade: Optional[GradeInfo] = None
+    """Which evaluator found it, by which rules, and what it saw."""
+
+
+class RegradeInfo(Model):
+    """Where grading a session again stands."""
+
+    session_id: SessionId
+    """Of which session."""
+
+    revision: int
+    """The revision of its result that this makes."""
+
+    status: SessionStatus
+    """Where it stands; `completed` once the result is there, `failed` where it stays as it was.
+    """
+
+    waiting_for: Optional[str] = None
+    """What it waits for, in words, while it has not ended."""
+
+    error: Optional[str] = None
+    """Why the result stays as it was."""
+
+
 class SessionInfo(SessionMembers):
     """A session as the API shows it."""
 
@@ -1267,7 +1309,16 @@ class SessionInfo(SessionMembers):
     """What it waits for, in words, while it has not ended."""
 
     reward: Optional[float] = None
-    """Reward of the accepted attempt."""
+    """Reward of the accepted attempt, by its latest grading."""
+
+    revision: Optional[int] = None
+    """Number of that grading; 1 unless its work was graded again."""
+
+    gradings: list[Grading] = []
+    """All gradings, oldest first, where its work was graded again."""
+
+    regrade: Optional[RegradeInfo] = None
+    """The latest order to grade its work again."""
 
     outcome: Optional[Outcome] = None
     """How it ended, once it has; also where no node reported it, such as an expired lease."""
@@ -1614,7 +1665,17 @@ class CallSummary(Model):
     """Error, when it ended in one."""
 
 
-EventKind = Union[Literal["task.created", "task.ended", "session.status", "session.ended"], str]
+EventKind = Union[
+    Literal[
+        "task.created",
+        "task.ended",
+        "session.status",
+        "session.ended",
+        "session.regraded",
+        "session.regrade_failed",
+    ],
+    str,
+]
 """What happened."""
 
 
@@ -2028,6 +2089,29 @@ class WeightUpdate(Model):
     """From then until the last engine had it, in seconds."""
 
 
+class RegradeSkipped(Model):
+    """A session that cannot be graded again."""
+
+    session_id: SessionId
+    """Which."""
+
+    reason: str
+    """Why."""
+
+
+class RegradeList(Model):
+    """Answer to it."""
+
+    task_id: TaskId
+    """Of which task."""
+
+    regrades: list[RegradeInfo]
+    """What is on its way, by session."""
+
+    skipped: list[RegradeSkipped]
+    """Sessions of the task that cannot be graded again, when none were named."""
+
+
 class FieldProblem(Model):
     """One thing wrong with submitted input: which field, what is wrong, what would be right."""
 
@@ -2081,6 +2165,7 @@ __all__ = [
     "ForkCause",
     "ForkPoint",
     "GradeInfo",
+    "Grading",
     "GradingSandbox",
     "GradingSpec",
     "GroupId",
@@ -2111,6 +2196,9 @@ __all__ = [
     "QueueInfo",
     "QueueList",
     "QueueName",
+    "RegradeInfo",
+    "RegradeList",
+    "RegradeSkipped",
     "RewardSource",
     "RoleCounts",
     "RuntimeKind",
