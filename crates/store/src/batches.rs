@@ -110,15 +110,34 @@ impl Versions {
     }
 
     /// How many versions a sampled token is behind. Versions that nobody asked for are compared
-    /// where they are numbers, and else only with themselves.
+    /// where they are numbers; else they are what engines had before the first one that was.
     fn behind(&self, current: &str, sampled: &str) -> Option<u64> {
         if current == sampled {
             return Some(0);
         }
-        let asked = self.0.get(current).zip(self.0.get(sampled));
         let numbers = || current.parse::<u64>().ok().zip(sampled.parse::<u64>().ok());
-        let (current, sampled) = asked.map(|(c, s)| (*c, *s)).or_else(numbers)?;
+        let (current, sampled) = match (self.0.get(current), self.0.get(sampled)) {
+            (Some(current), Some(sampled)) => (*current, *sampled),
+            (Some(current), None) => numbers().unwrap_or((*current, 0)),
+            (None, _) => numbers()?,
+        };
         Some(current.saturating_sub(sampled))
+    }
+
+    /// Refuses a version of the trainer's that cannot be one: not asked for, where others were.
+    fn check(&self, current: &str) -> Result<(), StoreError> {
+        let newest = self.0.iter().max_by_key(|(_, ordinal)| **ordinal);
+        match newest {
+            Some((newest, _))
+                if !self.0.contains_key(current) && current.parse::<u64>().is_err() =>
+            {
+                Err(StoreError::Conflict(format!(
+                    "`version` {current:?} was never pushed to /api/weights; the newest is \
+                     {newest:?}"
+                )))
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -184,6 +203,8 @@ pub(crate) struct Plan<'a> {
     kept: Vec<Candidate>,
     taken: Vec<Candidate>,
     left_out: Vec<(TaskId, LeftOut)>,
+    /// Ready groups whose staleness cannot be told: they stay where they are.
+    pub(crate) held_back: u64,
 }
 
 /// What to store, and what to answer.
@@ -210,6 +231,9 @@ impl<'a> Plan<'a> {
                  the number of the last batch that the trainer is done with, or 0"
             )));
         }
+        if let Some(version) = &request.version {
+            versions.check(version)?;
+        }
         let number = after + 1;
         let is_past = number < last;
         if is_past && !request.reject.is_empty() {
@@ -219,7 +243,17 @@ impl<'a> Plan<'a> {
             )));
         }
         let (kept, taken, left_out) = (Vec::new(), Vec::new(), Vec::new());
-        Ok(Self { request, versions, number, is_past, begun: None, kept, taken, left_out })
+        Ok(Self {
+            request,
+            versions,
+            number,
+            is_past,
+            begun: None,
+            kept,
+            taken,
+            left_out,
+            held_back: 0,
+        })
     }
 
     /// Of what was begun before: the groups it has, oldest first.
@@ -242,7 +276,7 @@ impl<'a> Plan<'a> {
         }
         // What it was taken for holds; only time has passed.
         match group.judge(self.request, self.versions) {
-            Err(reason @ (LeftOut::Stale | LeftOut::VersionUnknown)) => Err(reason),
+            Err(LeftOut::Stale) => Err(LeftOut::Stale),
             _ => Ok(()),
         }
     }
@@ -262,6 +296,7 @@ impl<'a> Plan<'a> {
     pub(crate) fn offer(&mut self, group: Candidate) {
         match group.judge(self.request, self.versions) {
             Ok(()) => self.taken.push(group),
+            Err(LeftOut::VersionUnknown) => self.held_back += 1,
             Err(reason) => self.left_out.push((group.task_id, reason)),
         }
     }

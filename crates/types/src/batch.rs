@@ -82,9 +82,13 @@ impl BatchRequest {
             let what = "must be 1 or more: there is nothing to train on in a group without";
             problems.push(FieldProblem::new("min_usable", what, "2"));
         }
-        if self.max_ahead == Some(0) {
-            let what = "must be 1 or more, or no group would ever be begun";
-            problems.push(FieldProblem::new("max_ahead", what, "16"));
+        let enough = self.min_groups.unwrap_or(self.groups);
+        if let Some(most) = self.max_ahead.filter(|most| *most < enough) {
+            let what = format!(
+                "must be {enough} or more, the groups that are waited for, or they would never be \
+                 begun; not {most}"
+            );
+            problems.push(FieldProblem::new("max_ahead", what, "32"));
         }
         if !(0.0..=MAX_BATCH_WAIT).contains(&self.wait_seconds) {
             let what = format!("must be between 0 and {MAX_BATCH_WAIT}, not {}", self.wait_seconds);
@@ -129,7 +133,8 @@ pub enum LeftOut {
     EqualRewards,
     /// It is more versions behind than `max_staleness`.
     Stale,
-    /// `max_staleness` was asked for, and its engine told no version that can be compared.
+    /// `max_staleness` was asked for, and the versions cannot be compared. Such groups are not left
+    /// out for good: they are held back until they can be.
     VersionUnknown,
     /// The trainer did not want it.
     Rejected,
@@ -155,6 +160,10 @@ pub struct BatchAnswer {
     /// The batch after the cursor; absent when there are not enough groups yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batch: Option<Batch>,
+    /// Ready groups that were held back, because it cannot be told how far their versions are behind
+    /// `version`: their engine tells none, or no version was pushed to `/api/weights` yet.
+    #[serde(default)]
+    pub held_back: u64,
     /// What there is beside it.
     pub state: QueueInfo,
 }
@@ -175,6 +184,9 @@ pub struct QueueInfo {
     /// Most of them, as last asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_ahead: Option<u32>,
+    /// Groups that are in no batch and come in none, by reason.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub left_out: BTreeMap<LeftOut, u64>,
 }
 
 /// Answer to `GET /api/queues`.

@@ -1960,6 +1960,9 @@ class QueueInfo(Model):
     max_ahead: Optional[int] = None
     """Most of them, as last asked for."""
 
+    left_out: dict[str, int] = {}
+    """Groups that are in no batch and come in none, by reason."""
+
 
 class BatchAnswer(Model):
     """Answer to `POST /api/batches/next`."""
@@ -1969,6 +1972,11 @@ class BatchAnswer(Model):
 
     batch: Optional[Batch] = None
     """The batch after the cursor; absent when there are not enough groups yet."""
+
+    held_back: Optional[int] = None
+    """Ready groups that were held back, because it cannot be told how far their versions are
+    behind `version`: their engine tells none, or no version was pushed to `/api/weights` yet.
+    """
 
 
 class QueueList(Model):

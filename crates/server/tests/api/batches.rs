@@ -124,6 +124,7 @@ async fn what_is_wrong_with_a_request_for_a_batch_is_named() {
         (json!({ "after": 0, "max_staleness": 1 }), "version"),
         (json!({ "after": 0, "min_usable": 0 }), "min_usable"),
         (json!({ "after": 0, "max_ahead": 0 }), "max_ahead"),
+        (json!({ "after": 0, "groups": 3, "max_ahead": 2 }), "max_ahead"),
         (json!({ "after": 0, "wait_seconds": 51 }), "wait_seconds"),
         (json!({ "after": 0, "queue": "a/b" }), "queue"),
         (json!({ "after": 0, "equal_rewards": "drop" }), "equal_rewards"),

@@ -54,6 +54,7 @@ impl State {
                 plan.offer(self.candidate(&task.spec.task_id)?);
             }
         }
+        let held_back = plan.held_back;
         let decision = plan.decide(enough);
         let taken = decision.taken.iter().map(|task| (task, None));
         let left_out = decision.left_out.iter().map(|(task, reason)| (task, Some(*reason)));
@@ -78,7 +79,7 @@ impl State {
                 Some(self.assemble(&request.queue, number, groups, (version, &versions))?)
             }
         };
-        Ok(BatchAnswer { batch, state: self.queue_info(&request.queue) })
+        Ok(BatchAnswer { batch, held_back, state: self.queue_info(&request.queue) })
     }
 
     /// Ends what still runs of groups that would be left out as stale.
@@ -122,6 +123,7 @@ impl State {
             running: tasks().filter(|task| task.status == TaskStatus::Running).count() as u64,
             ahead: tasks().filter(|task| self.is_ahead(&task.spec.task_id)).count() as u64,
             max_ahead: queue.max_ahead,
+            left_out: by_reason(tasks().filter_map(|task| task.batch?.1)),
         }
     }
 
@@ -176,12 +178,8 @@ impl State {
             .zip(index)
             .and_then(|(batches, index)| batches.get(index))
             .ok_or_else(|| StoreError::not_found("batch", format!("{number} of queue {queue}")))?;
-        let mut left_out = BTreeMap::new();
-        for (_, _, reason) in self.placed(queue, number) {
-            if let Some(reason) = reason {
-                *left_out.entry(reason).or_default() += 1;
-            }
-        }
+        let reasons = self.placed(queue, number).into_iter().filter_map(|(_, _, reason)| reason);
+        let left_out = by_reason(reasons);
         Ok(Batch {
             queue: queue.clone(),
             number,
@@ -190,4 +188,12 @@ impl State {
             left_out,
         })
     }
+}
+
+fn by_reason(reasons: impl Iterator<Item = LeftOut>) -> BTreeMap<LeftOut, u64> {
+    let mut counts = BTreeMap::new();
+    for reason in reasons {
+        *counts.entry(reason).or_default() += 1;
+    }
+    counts
 }

@@ -41,6 +41,7 @@ impl Write for Next {
         }
         self.end_stale(work, &versions).await?;
         self.offer_ready(work, &mut plan).await?;
+        let held_back = plan.held_back;
         let decision = plan.decide(self.enough);
         self.keep(work, number, &decision).await?;
         // Groups may be begun that were too many before.
@@ -52,7 +53,7 @@ impl Write for Next {
                 Some(assemble(work.db, queue, number, groups, (version, &versions)).await?)
             }
         };
-        Ok(BatchAnswer { batch, state: info(work.db, queue).await? })
+        Ok(BatchAnswer { batch, held_back, state: info(work.db, queue).await? })
     }
 }
 
@@ -225,7 +226,15 @@ pub(super) async fn info(
              (SELECT COUNT(*) FROM task WHERE queue = $1 AND begun AND batch IS NULL) AS ahead",
     )
     .bind(queue.as_str())
-    .fetch_one(db)
+    .fetch_one(&mut *db)
+    .await
+    .map_err(backend)?;
+    let counts = sqlx::query(
+        "SELECT left_out, COUNT(*) AS number FROM task
+         WHERE queue = $1 AND left_out IS NOT NULL GROUP BY left_out",
+    )
+    .bind(queue.as_str())
+    .fetch_all(db)
     .await
     .map_err(backend)?;
     let max_ahead: Option<i64> = get(&row, "max_ahead")?;
@@ -236,6 +245,7 @@ pub(super) async fn info(
         running: count(&row, "running")?,
         ahead: count(&row, "ahead")?,
         max_ahead: max_ahead.and_then(|most| u32::try_from(most).ok()),
+        left_out: by_reason(&counts)?,
     })
 }
 
@@ -315,15 +325,18 @@ async fn assemble(
     .fetch_all(&mut *db)
     .await
     .map_err(backend)?;
-    let mut left_out = BTreeMap::new();
-    for row in &counts {
-        left_out.insert(super::rows::word::<LeftOut>(row, "left_out")?, count(row, "number")?);
-    }
     Ok(Batch {
         queue: queue.clone(),
         number,
         made_at: rfc3339(get(&row, "made_at")?),
         groups: groups.into_iter().map(|group| group.into_group(version, versions)).collect(),
-        left_out,
+        left_out: by_reason(&counts)?,
     })
+}
+
+fn by_reason(counts: &[SqliteRow]) -> Result<BTreeMap<LeftOut, u64>, StoreError> {
+    let pairs = counts
+        .iter()
+        .map(|row| Ok((super::rows::word::<LeftOut>(row, "left_out")?, count(row, "number")?)));
+    pairs.collect()
 }

@@ -171,6 +171,7 @@ CREATE INDEX task_ready ON task (queue, ordinal)
 CREATE INDEX task_running ON task (queue) WHERE status = 'running';
 CREATE INDEX task_ahead ON task (queue) WHERE begun AND batch IS NULL;
 CREATE INDEX task_batch ON task (queue, batch, ordinal);
+CREATE INDEX task_left_out ON task (queue, left_out) WHERE left_out IS NOT NULL;
 
 CREATE TABLE queue (
     queue     TEXT PRIMARY KEY,

@@ -14,6 +14,7 @@ on_every_store!(
     groups_come_oldest_first_and_those_left_out_are_counted,
     promise_5_a_group_is_in_one_batch_whatever_is_taken_out_of_it,
     staleness_is_told_against_the_trainers_version_and_bounded,
+    what_was_sampled_before_the_first_push_is_older_than_it,
     versions_are_as_far_apart_as_they_were_asked_for,
     what_runs_of_a_group_that_is_too_stale_is_ended,
     no_group_is_begun_beyond_the_most_ahead,
@@ -151,13 +152,35 @@ async fn staleness_is_told_against_the_trainers_version_and_bounded(store: &dyn 
     assert_eq!(names(&batch), ["mixed", "new"]);
     let staleness: Vec<_> = batch.groups.iter().map(|group| group.staleness).collect();
     assert_eq!(staleness, [Some(1), Some(0)]);
-    assert_eq!(batch.left_out, [(LeftOut::Stale, 1), (LeftOut::VersionUnknown, 1)].into());
+    assert_eq!(batch.left_out, [(LeftOut::Stale, 1)].into());
+    let state = store.queue(&Default::default()).await.unwrap();
+    assert_eq!((state.ready, state.left_out), (1, batch.left_out));
     // The trainer comes back with newer weights, and the batch it never trained has aged.
     let at_4 = json!({ "groups": 2, "version": "4", "max_staleness": 1 });
     assert_eq!(next(store, 0, at_4.clone()).await, None);
     let answer = store.next_batch(&request(0, at_4), 1, at(100)).await.unwrap();
+    // What cannot be compared is held back, and comes once nobody asks how old it is.
+    assert_eq!(answer.held_back, 1);
     let batch = answer.batch.unwrap();
     assert_eq!((names(&batch), batch.left_out[&LeftOut::Stale]), (vec!["new"], 2));
+    assert_eq!(names(&next(store, 1, json!({})).await.unwrap()), ["unknown"]);
+}
+
+async fn what_was_sampled_before_the_first_push_is_older_than_it(store: &dyn TaskStore) {
+    let leases = leased(store, &["a"], json!({})).await;
+    for (session, reward) in [("a-s0", 1.0), ("a-s1", 0.0)] {
+        store.complete(&rewarded(&leases[session], reward, "default"), at(2)).await.unwrap();
+    }
+    let ask = json!({ "version": "first", "max_staleness": 1 });
+    let answer = store.next_batch(&request(0, ask.clone()), 1, at(3)).await.unwrap();
+    assert_eq!((answer.batch, answer.held_back, answer.state.ready), (None, 1, 1));
+    let update = json!({ "version": "first", "source": { "label": {} } });
+    store.push_weights(serde_json::from_value(update).unwrap(), at(4)).await.unwrap();
+    let mistyped = json!({ "version": "frist", "max_staleness": 1 });
+    let refused = store.next_batch(&request(0, mistyped), 1, at(5)).await.unwrap_err();
+    assert!(refused.to_string().contains(r#"the newest is "first""#), "{refused}");
+    let batch = next(store, 0, ask).await.unwrap();
+    assert_eq!((names(&batch), batch.groups[0].staleness), (vec!["a"], Some(1)));
 }
 
 async fn versions_are_as_far_apart_as_they_were_asked_for(store: &dyn TaskStore) {
