@@ -1,6 +1,6 @@
 """The loop: an agent works, an evaluator scores, GRPO learns, and the engine gets the weights.
 
-    train.py [--seeds 3] [--steps 22] [--corrupt shifted|noisy] [--check] [--out FOLDER]
+    train.py [--seeds 3] [--steps 22] [--overlap] [--corrupt shifted|noisy] [--check]
 
 Sessions of the next step are submitted before the weights of this one are handed over, so
 that weights change under running agents. Nothing here knows the agent, and the agent knows
@@ -52,6 +52,8 @@ class Settings:
     epochs: int = 2
     rows_at_once: int = 48
     corrupt: str = ""
+    overlap: bool = False
+    """Whether agents work while the policy learns: calls are under way when weights change."""
 
 
 @dataclass
@@ -77,16 +79,14 @@ def main() -> int:
     torch.set_num_threads(arguments.threads)
     base = model.make(arguments.cache / "base")
     out = deployment.fresh(arguments.out)
-    settings = Settings(steps=arguments.steps, corrupt=arguments.corrupt)
-    reports = []
+    settings = Settings(steps=arguments.steps, corrupt=arguments.corrupt, overlap=arguments.overlap)
+    reports: list[Report] = []
     with deployment.running(base, out) as client:
         for seed in range(arguments.seeds):
             reports.append(Loop(client, base, out, seed, settings).run())
             show(reports[-1])
-    (out / "report.json").write_text(json.dumps([asdict(report) for report in reports], indent=1))
-    if not arguments.check:
-        draw(reports, out / "curve.png")
-        print(f"the curve is in {out / 'curve.png'}")
+            keep(reports, out)
+    print(f"the curve is in {out / 'curve.png'}")
     return check(reports) if arguments.check else 0
 
 
@@ -99,6 +99,11 @@ def parse() -> argparse.Namespace:
         choices=["shifted", "noisy"],
         default="",
         help="spoil the logprobs on their way to the trainer, to see what that does",
+    )
+    parser.add_argument(
+        "--overlap",
+        action="store_true",
+        help="let agents work while the policy learns, so that calls see weights change",
     )
     parser.add_argument("--check", action="store_true", help="end with 1 unless all is exact")
     parser.add_argument("--threads", type=int, default=2, help="threads of the trainer")
@@ -140,12 +145,16 @@ class Loop:
             row.trained for row in fresh
         )
         self.report.drifts.append(self.policy.drift(fresh))
+        following = self.next_task(step) if self.settings.overlap else None
         rows = grpo.scored(batch)
         if rows:
             self.policy.step(rows, self.settings.epochs, self.settings.rows_at_once)
-        following = "" if step + 1 == self.settings.steps else self.submit(f"step-{step + 1}")
+        following = self.next_task(step) if following is None else following
         self.push(step + 1)
         return following
+
+    def next_task(self, step: int) -> str:
+        return "" if step + 1 == self.settings.steps else self.submit(f"step-{step + 1}")
 
     def is_fresh(self, row: Row) -> bool:
         """Whether the weights that are trained now sampled all of it."""
@@ -162,7 +171,8 @@ class Loop:
         update = self.client.wait_for_weights(self.version, timeout=120)
         self.report.updates += 1
         self.report.updates_current += update.status == "current"
-        self.report.in_flight += sum(engine.calls.in_flight for engine in update.engines)
+        calls = [engine.calls for engine in update.engines if engine.calls is not None]
+        self.report.in_flight += sum(counted.in_flight or 0 for counted in calls)
 
     def submit(self, name: str) -> str:
         asked = problems.requests(self.source, self.settings.requests)
@@ -254,6 +264,12 @@ def check(reports: list[Report]) -> int:
         else f"{len(reports)} passed in {sum(r.seconds for r in reports):.0f} s"
     )
     return 1 if wrong else 0
+
+
+def keep(reports: list[Report], out: Path) -> None:
+    """Numbers and curve of the seeds so far."""
+    (out / "report.json").write_text(json.dumps([asdict(report) for report in reports], indent=1))
+    draw(reports, out / "curve.png")
 
 
 def draw(reports: list[Report], path: Path) -> None:

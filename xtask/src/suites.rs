@@ -265,7 +265,7 @@ fn tiny_grpo() -> Result<Counts> {
     let polar = polar()?;
     let out = root().join("target/tiny-grpo");
     let out = out.to_str().context("the repository's path is not UTF-8")?;
-    let short = ["--check", "--seeds=1", "--steps=3", "--threads=1", "--out", out];
+    let short = ["--check", "--overlap", "--seeds=1", "--steps=3", "--threads=1", "--out", out];
     Command::new("examples/tiny-grpo/run", &short).env("POLAR_BINARY", &polar).run()
 }
 
