@@ -256,15 +256,31 @@ impl<'a> Plan<'a> {
         })
     }
 
-    /// Of what was begun before: the groups it has, oldest first.
-    pub(crate) fn go_on(&mut self, begun: Begun, groups: Vec<Candidate>) {
+    /// Of what was begun before: the groups it has, oldest first, and those that were taken out of
+    /// it or left out while it was made.
+    pub(crate) fn go_on(
+        &mut self,
+        begun: Begun,
+        groups: Vec<Candidate>,
+        out: &[TaskId],
+    ) -> Result<(), StoreError> {
         self.begun = Some(begun);
+        let is_known =
+            |task: &TaskId| out.contains(task) || groups.iter().any(|group| group.task_id == *task);
+        if let Some(stranger) = self.request.reject.iter().find(|task| !is_known(task)) {
+            let (number, queue) = (self.number, &self.request.queue);
+            return Err(StoreError::Conflict(format!(
+                "`reject` names {stranger}, which is not in batch {number} of queue {queue}; name \
+                 groups of the batch after `after`"
+            )));
+        }
         for group in groups {
             match self.judge_again(&group) {
                 Ok(()) => self.kept.push(group),
                 Err(reason) => self.left_out.push((group.task_id, reason)),
             }
         }
+        Ok(())
     }
 
     fn judge_again(&self, group: &Candidate) -> Result<(), LeftOut> {

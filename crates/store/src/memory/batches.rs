@@ -43,7 +43,10 @@ impl State {
         if let Some(made) = queue.batches.get(number as usize - 1) {
             let settled = made.settled;
             let groups = self.groups_of(&request.queue, number)?;
-            plan.go_on(Begun { settled }, groups);
+            let placed = self.placed(&request.queue, number).into_iter();
+            let out = placed.filter(|(.., left_out)| left_out.is_some());
+            let out: Vec<TaskId> = out.map(|(_, task, _)| task.clone()).collect();
+            plan.go_on(Begun { settled }, groups, &out)?;
         }
         self.end_stale(request, &versions, limits, now)?;
         let mut ready: Vec<_> = self.tasks.values().filter(|task| task.is_ready()).collect();

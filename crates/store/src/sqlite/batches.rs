@@ -37,7 +37,8 @@ impl Write for Next {
         if number <= last {
             let groups = groups_of(work.db, queue, number).await?;
             let row = batch_row(work.db, queue, number).await?;
-            plan.go_on(Begun { settled: get(&row, "settled")? }, groups);
+            let out = left_out_of(work.db, queue, number).await?;
+            plan.go_on(Begun { settled: get(&row, "settled")? }, groups, &out)?;
         }
         self.end_stale(work, &versions).await?;
         self.offer_ready(work, &mut plan).await?;
@@ -283,6 +284,22 @@ async fn groups_of(
         groups.push(candidate(db, row).await?);
     }
     Ok(groups)
+}
+
+async fn left_out_of(
+    db: &mut SqliteConnection,
+    queue: &QueueName,
+    number: u64,
+) -> Result<Vec<TaskId>, StoreError> {
+    let rows = sqlx::query(
+        "SELECT task_id FROM task WHERE queue = $1 AND batch = $2 AND left_out IS NOT NULL",
+    )
+    .bind(queue.as_str())
+    .bind(position(number))
+    .fetch_all(db)
+    .await
+    .map_err(backend)?;
+    rows.iter().map(|row| super::rows::word(row, "task_id")).collect()
 }
 
 async fn candidate(db: &mut SqliteConnection, row: &SqliteRow) -> Result<Candidate, StoreError> {

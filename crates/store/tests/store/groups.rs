@@ -121,6 +121,11 @@ async fn promise_5_a_group_is_in_one_batch_whatever_is_taken_out_of_it(store: &d
     assert_eq!((again.number, names(&again)), (1, vec!["b", "c"]));
     assert_eq!(again.left_out, [(LeftOut::Rejected, 1)].into());
     assert_eq!(next(store, 0, json!({ "groups": 2 })).await.unwrap(), again);
+    let stranger = request(0, json!({ "groups": 2, "reject": ["b", "d"] }));
+    let refused = store.next_batch(&stranger, 2, at(100)).await.unwrap_err().to_string();
+    assert!(refused.contains("names d, which is not in batch 1"), "{refused}");
+    // Sent again after a lost answer, a rejection is no other.
+    assert_eq!(next(store, 0, json!({ "groups": 2, "reject": ["a"] })).await.unwrap(), again);
     // With too few to fill it, it waits for more, and keeps what it has.
     let answer = next(store, 0, json!({ "groups": 2, "reject": ["b", "c"] })).await;
     assert_eq!(answer, None);
