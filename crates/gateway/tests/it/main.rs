@@ -17,6 +17,7 @@ mod raw_text;
 mod responses;
 mod stream;
 mod token_mode;
+mod weights;
 
 use hand_engine::{HandEngine, HandedCall};
 use polar_engine::{Engine, EngineOptions, ModelFiles, TokenModeOptions};

@@ -112,9 +112,18 @@ pub(crate) async fn dropping_frees_the_engine(kind: EngineKind) {
 }
 
 pub(crate) async fn until_running(under: &EngineUnderTest, wanted: u64) {
-    let mut ticks = tokio::time::interval(ASK_EVERY);
+    until(under, ASK_EVERY, |running| running == wanted).await;
+}
+
+/// For engines that may be asked often.
+pub(crate) async fn until_busy(under: &EngineUnderTest) {
+    until(under, Duration::from_millis(100), |running| running > 0).await;
+}
+
+async fn until(under: &EngineUnderTest, every: Duration, so: impl Fn(u64) -> bool) {
+    let mut ticks = tokio::time::interval(every);
     let waiting = async {
-        while running(under).await != wanted {
+        while !so(running(under).await) {
             ticks.tick().await;
         }
     };

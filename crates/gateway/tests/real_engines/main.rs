@@ -14,9 +14,11 @@ mod faults;
 mod ids;
 mod token_mode;
 mod vision;
+mod weights;
 
 use polar_convo::Dialect;
 use polar_engine::EngineKind;
+use polar_types::UpdateMode;
 
 /// The tests every engine has to pass, in a module named like the engine.
 macro_rules! engine_tests {
@@ -184,4 +186,34 @@ async fn vllm_tells_which_weights_sampled_ids_that_were_aborted() {
 #[tokio::test]
 async fn llama_gives_ids_that_make_no_characters() {
     ids::llama_gives_ids_that_make_no_characters().await;
+}
+
+#[tokio::test]
+async fn vllm_drains_64_calls_for_new_weights() {
+    weights::change_under_calls(EngineKind::Vllm, UpdateMode::Drain).await;
+}
+
+#[tokio::test]
+async fn vllm_goes_on_with_64_calls_by_new_weights() {
+    weights::change_under_calls(EngineKind::Vllm, UpdateMode::Pause).await;
+}
+
+#[tokio::test]
+async fn vllm_samples_64_calls_on_by_new_weights() {
+    weights::change_under_calls(EngineKind::Vllm, UpdateMode::Continue).await;
+}
+
+#[tokio::test]
+async fn sglang_drains_64_calls_for_new_weights() {
+    weights::change_under_calls(EngineKind::Sglang, UpdateMode::Drain).await;
+}
+
+#[tokio::test]
+async fn sglang_goes_on_with_64_calls_by_new_weights() {
+    weights::change_under_calls(EngineKind::Sglang, UpdateMode::Pause).await;
+}
+
+#[tokio::test]
+async fn sglang_samples_64_calls_on_by_new_weights() {
+    weights::change_under_calls(EngineKind::Sglang, UpdateMode::Continue).await;
 }

@@ -124,6 +124,12 @@ impl Cluster {
         within(self.client.delete(url).send()).await.unwrap().error_for_status().unwrap();
     }
 
+    /// Status and body of the answer.
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> (u16, Value) {
+        let response = within(self.client.post(self.url(path)).json(body).send()).await.unwrap();
+        (response.status().as_u16(), response.json().await.unwrap())
+    }
+
     pub(crate) async fn get<T: DeserializeOwned>(&self, path: &str) -> T {
         let response = within(self.client.get(self.url(path)).send()).await.unwrap();
         let text = response.text().await.unwrap();

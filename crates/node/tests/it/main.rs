@@ -20,3 +20,4 @@ mod regrades;
 mod removals;
 mod restarts;
 mod start;
+mod weights;
