@@ -36,6 +36,7 @@ ROOTS = [
     "BatchAnswer",
     "QueueList",
     "WeightUpdate",
+    "WeightUpdateList",
     "RegradeList",
     "FieldProblem",
 ]

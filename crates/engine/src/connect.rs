@@ -12,7 +12,7 @@ use crate::token_mode::{InTokenMode, TokenMode, TokenModeOptions};
 use crate::transport::{Timeouts, Transport};
 use crate::vllm::{CHAT, Vllm, WEIGHT_INFO};
 use crate::vllm_tokens;
-use crate::weights::served;
+use crate::weights::{self, served};
 use crate::{Engine, EngineError, EngineInfo, EngineKind};
 use polar_types::ErrorClass;
 use serde::Deserialize;
@@ -92,6 +92,9 @@ async fn probe_as(
         EngineKind::TensorRtLlm => files?.vocab_size,
         _ => None,
     });
+    if kind == EngineKind::Vllm {
+        weights::end_left_pause(transport, options.timeouts.paused).await;
+    }
     let info = describe(kind, transport, model, vocab_size).await;
     let own_parsers = OwnParsers::ask(kind, transport).await;
     // Only SGLang takes tools without being able to parse calls of them.

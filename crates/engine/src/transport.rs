@@ -29,6 +29,9 @@ pub struct Timeouts {
     pub idle: Duration,
     /// For a whole reply.
     pub call: Duration,
+    /// For an engine that is found paused to go on by itself, before it is told to: an update of
+    /// its weights may have broken off with the process that made it.
+    pub paused: Duration,
 }
 
 impl Default for Timeouts {
@@ -39,6 +42,7 @@ impl Default for Timeouts {
             first_byte: Duration::from_secs(1800),
             idle: Duration::from_secs(600),
             call: Duration::from_secs(7200),
+            paused: Duration::from_secs(30),
         }
     }
 }

@@ -32,6 +32,7 @@ from polar.models import (
     TaskRequest,
     Trajectory,
     WeightUpdate,
+    WeightUpdateList,
 )
 
 T = TypeVar("T")
@@ -247,6 +248,10 @@ def update_weights(
     content = json.dumps(body).encode()
     read = _model(WeightUpdate)
     return Call(f"update to weights {version}", "POST", "/api/weights", read, content=content)
+
+
+def weight_updates() -> Call[WeightUpdateList]:
+    return Call("list weights", "GET", "/api/weights", _model(WeightUpdateList))
 
 
 def weights(version: str, wait_seconds: float) -> Call[WeightUpdate]:

@@ -28,6 +28,7 @@ from polar.models import (
     TaskInfo,
     Trajectory,
     WeightUpdate,
+    WeightUpdateList,
 )
 from polar.results import AsyncResultStream
 from polar.retry import RETRYABLE, Retries, RetryPolicy, retry_after
@@ -268,6 +269,10 @@ class AsyncPolarClient:
     async def health(self) -> Mapping[str, Any]:
         """What the server says of itself."""
         return await self._carry_out(_calls.health())
+
+    async def weights(self) -> WeightUpdateList:
+        """The newest weight updates, and how far each engine is with them."""
+        return await self._carry_out(_calls.weight_updates())
 
     async def update_weights(
         self,

@@ -27,6 +27,7 @@ from polar.models import (
     TaskInfo,
     Trajectory,
     WeightUpdate,
+    WeightUpdateList,
 )
 from polar.results import ResultStream
 from polar.retry import RETRYABLE, Retries, RetryPolicy, retry_after
@@ -262,6 +263,10 @@ class PolarClient:
     def health(self) -> Mapping[str, Any]:
         """What the server says of itself."""
         return self._carry_out(_calls.health())
+
+    def weights(self) -> WeightUpdateList:
+        """The newest weight updates, and how far each engine is with them."""
+        return self._carry_out(_calls.weight_updates())
 
     def update_weights(
         self,

@@ -2097,6 +2097,16 @@ class WeightUpdate(Model):
     """From then until the last engine had it, in seconds."""
 
 
+class WeightUpdateList(Model):
+    """Answer to `GET /api/weights`."""
+
+    updates: list[WeightUpdate]
+    """Newest first."""
+
+    version: Optional[str] = None
+    """The version that every engine is to have; none before the first update."""
+
+
 class RegradeSkipped(Model):
     """A session that cannot be graded again."""
 
@@ -2252,6 +2262,7 @@ __all__ = [
     "WeightSpan",
     "WeightState",
     "WeightUpdate",
+    "WeightUpdateList",
     "WeightedEvaluator",
     "WeightedSum",
     "WriteFile",

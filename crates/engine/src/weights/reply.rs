@@ -113,6 +113,8 @@ struct Before {
     cached: Option<u64>,
     /// Where parts ended.
     ends: Vec<u64>,
+    /// The prompt was told. One that was ended before it began has none.
+    is_prompt_told: bool,
 }
 
 impl SampledOn {
@@ -147,9 +149,8 @@ impl SampledOn {
         loop {
             match self.stream.next().await {
                 Some(Ok(EngineEvent::PromptIds(ids))) => {
-                    // That of a later part is the first and what was sampled behind it.
-                    if self.before.ends.is_empty() {
-                        return Ok(EngineEvent::PromptIds(ids));
+                    if let Some(prompt) = self.before.prompt(ids, &self.request) {
+                        return Ok(EngineEvent::PromptIds(prompt));
                     }
                 }
                 Some(Ok(EngineEvent::Chunk { events, ids, logprobs })) => {
@@ -228,6 +229,14 @@ impl SampledOn {
 const AGAIN: Duration = Duration::from_millis(250);
 
 impl Before {
+    /// The prompt of the reply, once: that of a later part has what was sampled behind it.
+    fn prompt(&mut self, told: Vec<u32>, request: &SampleRequest) -> Option<Vec<u32>> {
+        if std::mem::replace(&mut self.is_prompt_told, true) {
+            return None;
+        }
+        Some(if self.ends.is_empty() { told } else { request.prompt.to_vec() })
+    }
+
     fn add(&mut self, end: EngineEnd, ids: Vec<u32>) {
         let place = self.ids.len() as u64;
         self.spans.extend(moved(end.weight_versions, place));
@@ -298,7 +307,7 @@ fn moved(spans: Vec<WeightSpan>, by: u64) -> impl Iterator<Item = WeightSpan> {
 /// Neighbours of one version are one span.
 fn joined(spans: Vec<WeightSpan>) -> Vec<WeightSpan> {
     let mut joined: Vec<WeightSpan> = Vec::with_capacity(spans.len());
-    for span in spans {
+    for span in spans.into_iter().filter(|span| span.end > span.start) {
         match joined.last_mut() {
             Some(last) if last.version == span.version && last.end == span.start => {
                 last.end = span.end;

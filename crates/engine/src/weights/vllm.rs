@@ -2,11 +2,13 @@
 
 use super::engine::WeightEngine;
 use crate::EngineError;
+use crate::transport::Transport;
 use crate::vllm::{Vllm, WEIGHT_INFO};
 use async_trait::async_trait;
 use polar_types::{ErrorClass, WeightSource};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use std::time::Duration;
 use tokio::time::Instant;
 
 #[derive(Deserialize)]
@@ -79,6 +81,39 @@ impl WeightEngine for Vllm {
         let body = json!({"request_ids": names.collect::<Vec<_>>()});
         self.told("/inference/v1/abort_requests", &body, until).await.map(drop)
     }
+}
+
+#[derive(Deserialize)]
+struct Paused {
+    #[serde(default)]
+    is_paused: bool,
+}
+
+/// Tells a server that stays paused to go on: whoever paused it may be gone, and nothing that is
+/// asked of it would be answered.
+pub(crate) async fn end_left_pause(transport: &Transport, patience: Duration) {
+    let until = Instant::now() + patience;
+    let is_paused = async || {
+        let page: Result<Paused, _> = transport.get_until("/is_paused", soon()).await;
+        page.is_ok_and(|page| page.is_paused)
+    };
+    while is_paused().await {
+        if Instant::now() >= until {
+            tracing::warn!("the engine was left paused; telling it to go on");
+            if let Err(error) = transport.tell("/resume", &json!({}), soon()).await {
+                tracing::warn!(%error, "it does not go on");
+            }
+            return;
+        }
+        tokio::time::sleep(LOOK.min(patience)).await;
+    }
+}
+
+/// How often a paused server is looked at.
+const LOOK: Duration = Duration::from_secs(1);
+
+fn soon() -> Instant {
+    Instant::now() + Duration::from_secs(10)
 }
 
 impl Vllm {

@@ -2,7 +2,7 @@
 //! it, by the engine's own log, and none is sampled for nothing.
 
 use crate::{Rig, dialects, say, simulated_model, within};
-use polar_engine::{CONTINUED, EngineOptions, TokenModeOptions, Weights};
+use polar_engine::{CONTINUED, EngineOptions, Timeouts, TokenModeOptions, Weights};
 use polar_gateway::{GatewayConfig, SessionHandle};
 use polar_record::RecordedSession;
 use polar_simulator::{
@@ -422,4 +422,16 @@ async fn weights_that_the_trainer_moved_are_not_made_up() {
     let again = WeightUpdateRequest { version: "moved-2".to_owned(), ..label };
     within("the update", served.weights.bring_to(&again, false)).await;
     assert_eq!(served.state(), WeightState::Current);
+}
+
+/// Whoever paused it was killed: nothing would ever answer.
+#[tokio::test(flavor = "multi_thread")]
+async fn promise_6_an_engine_that_was_left_paused_goes_on() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let simulator = polar_simulator::serve(SimulatorConfig::default()).await.unwrap();
+    let paused = format!("{}/pause?mode=keep", simulator.url());
+    reqwest::Client::new().post(paused).send().await.unwrap();
+    let timeouts = Timeouts { paused: Duration::from_millis(50), ..Timeouts::default() };
+    let options = EngineOptions { timeouts, ..EngineOptions::default() };
+    within("the probe", polar_engine::connect(&simulator.url(), options)).await.unwrap();
 }

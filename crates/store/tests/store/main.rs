@@ -35,3 +35,4 @@ mod groups;
 mod machine;
 mod regrades;
 mod samples;
+mod weights;

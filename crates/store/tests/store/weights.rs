@@ -1,0 +1,108 @@
+//! Weight updates, on both stores.
+
+use crate::samples::{LIMITS, at, node};
+use polar_store::{StoreError, TaskStore};
+use polar_types::{
+    EngineWeights, UpdateCalls, UpdateMode, UpdateStatus, WeightReport, WeightSource, WeightState,
+    WeightUpdateRequest,
+};
+
+on_every_store!(
+    the_same_update_again_is_the_same_and_another_is_refused_by_its_field,
+    an_update_is_everywhere_once_every_living_node_says_so,
+    an_engine_that_settled_otherwise_makes_it_partial,
+);
+
+fn update(version: &str) -> WeightUpdateRequest {
+    WeightUpdateRequest {
+        version: version.to_owned(),
+        source: WeightSource::Disk { path: format!("/ckpt/{version}") },
+        mode: UpdateMode::Pause,
+        deadline_seconds: 60.0,
+    }
+}
+
+fn report(node: &str, known: u64, state: WeightState) -> WeightReport {
+    WeightReport {
+        node_id: node.parse().unwrap(),
+        known: Some(known),
+        engines: vec![EngineWeights {
+            node_id: None,
+            engine: "http://engine".to_owned(),
+            state,
+            version: None,
+            reason: None,
+            held_seconds: None,
+            calls: UpdateCalls::default(),
+            at: None,
+        }],
+        wait_seconds: 0.0,
+    }
+}
+
+async fn status(store: &dyn TaskStore, version: &str, second: i64) -> UpdateStatus {
+    store.weight_update(version, at(second)).await.unwrap().status
+}
+
+async fn the_same_update_again_is_the_same_and_another_is_refused_by_its_field(
+    store: &dyn TaskStore,
+) {
+    assert_eq!(store.weight_target().await.unwrap(), None);
+    let first = store.push_weights(update("1"), at(0)).await.unwrap();
+    let again = store.push_weights(update("1"), at(5)).await.unwrap();
+    assert!(first.created && !again.created);
+    assert_eq!(first.update, again.update);
+    let mut other = update("1");
+    other.source = WeightSource::Disk { path: "/elsewhere".to_owned() };
+    let refused = store.push_weights(other, at(5)).await.unwrap_err();
+    assert!(matches!(refused, StoreError::Conflict(_)));
+    assert!(refused.to_string().contains("`source`"), "{refused}");
+    store.push_weights(update("2"), at(6)).await.unwrap();
+    assert_eq!(status(store, "1", 6).await, UpdateStatus::Superseded);
+    let target = store.weight_target().await.unwrap().unwrap();
+    assert_eq!((target.ordinal, target.update), (2, update("2")));
+    let listed = store.weight_updates(10, at(6)).await.unwrap();
+    let versions: Vec<&str> = listed.iter().map(|one| one.request.version.as_str()).collect();
+    assert_eq!(versions, ["2", "1"]);
+    let unknown = store.weight_update("3", at(6)).await;
+    assert!(matches!(unknown, Err(StoreError::NotFound { .. })));
+}
+
+async fn an_update_is_everywhere_once_every_living_node_says_so(store: &dyn TaskStore) {
+    for name in ["a", "b"] {
+        store.claim(&node(name), 0, at(0)).await.unwrap();
+    }
+    store.push_weights(update("1"), at(1)).await.unwrap();
+    let told = store.weight_update("1", at(1)).await.unwrap();
+    assert_eq!((told.status, told.engines.len()), (UpdateStatus::Rolling, 2));
+    assert!(told.engines.iter().all(|engine| engine.state == WeightState::Waiting));
+    store.note_weights(&report("a", 1, WeightState::Updating), at(2)).await.unwrap();
+    store.note_weights(&report("a", 1, WeightState::Current), at(3)).await.unwrap();
+    assert_eq!(status(store, "1", 3).await, UpdateStatus::Rolling);
+    store.note_weights(&report("b", 1, WeightState::Current), at(4)).await.unwrap();
+    let done = store.weight_update("1", at(5)).await.unwrap();
+    assert_eq!((done.status, done.seconds), (UpdateStatus::Current, Some(3.0)));
+    // Said again it is no later, and of another update it is nothing.
+    store.note_weights(&report("b", 1, WeightState::Current), at(9)).await.unwrap();
+    store.note_weights(&report("b", 7, WeightState::Fenced), at(9)).await.unwrap();
+    assert_eq!(store.weight_update("1", at(9)).await.unwrap(), done);
+    store.push_weights(update("2"), at(10)).await.unwrap();
+    assert_eq!(status(store, "2", 10).await, UpdateStatus::Rolling);
+}
+
+/// A node that is lost is not waited for.
+async fn an_engine_that_settled_otherwise_makes_it_partial(store: &dyn TaskStore) {
+    for name in ["a", "b"] {
+        store.claim(&node(name), 0, at(0)).await.unwrap();
+    }
+    store.push_weights(update("1"), at(1)).await.unwrap();
+    store.note_weights(&report("a", 1, WeightState::Current), at(2)).await.unwrap();
+    store.note_weights(&report("b", 1, WeightState::Fenced), at(2)).await.unwrap();
+    let partial = store.weight_update("1", at(3)).await.unwrap();
+    assert_eq!((partial.status, partial.seconds), (UpdateStatus::Partial, None));
+    let later = i64::try_from(LIMITS.lease_ttl.as_secs()).unwrap() + 1;
+    store.claim(&node("a"), 0, at(later)).await.unwrap();
+    let without = store.weight_update("1", at(later)).await.unwrap();
+    assert_eq!(without.status, UpdateStatus::Current);
+    assert_eq!(without.engines.len(), 1, "{:?}", without.engines);
+}
