@@ -139,13 +139,13 @@ class Loop:
 
     def step(self, step: int, task: str) -> str:
         """Learns from one group; gives the task of the next, whose agents run by then."""
+        following = self.next_task(step) if self.settings.overlap else None
         batch = self.collected(self.results(task))
         fresh = [row for row in batch.rows if self.is_fresh(row)]
         self.report.stale_tokens += sum(row.trained for row in batch.rows) - sum(
             row.trained for row in fresh
         )
         self.report.drifts.append(self.policy.drift(fresh))
-        following = self.next_task(step) if self.settings.overlap else None
         rows = grpo.scored(batch)
         if rows:
             self.policy.step(rows, self.settings.epochs, self.settings.rows_at_once)
