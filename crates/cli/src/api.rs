@@ -18,6 +18,9 @@ use tokio::time::Instant;
 /// How long a server that has answered before may be away, as it is when it restarts.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// How long a body may take that can be larger than memory.
+const LONGEST_READING: Duration = Duration::from_secs(24 * 3600);
+
 /// The pauses between tries while it is.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
@@ -143,8 +146,8 @@ impl Api {
     /// The body of `/api/tasks/{id}/trajectories`, for printing as it is.
     pub(crate) async fn trajectories(&self, task: &str, format: &str) -> Result<Response> {
         let path = format!("/api/tasks/{task}/trajectories?format={format}");
-        let response = self.send(self.request(Method::GET, &path)).await?;
-        self.checked(response).await
+        let request = self.request(Method::GET, &path).timeout(LONGEST_READING);
+        self.checked(self.send(request).await?).await
     }
 
     /// Waits up to `wait_seconds` for events after `cursor`.

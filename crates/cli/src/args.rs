@@ -1,12 +1,14 @@
 //! What the user can type. Close to the words of the command line; no IO here.
 
 mod checks;
+mod export;
 mod harness;
 mod stages;
 mod tasks;
 mod weights;
 
 pub(crate) use checks::{Drift, Regrade, Verify};
+pub(crate) use export::{Export, ExportFormat};
 pub(crate) use harness::{Harness, HarnessCheck};
 pub(crate) use stages::StageArgs;
 pub(crate) use tasks::{Import, ImportArgs, ImportHarbor, ImportJsonl, ImportSwebench, Tasks};
@@ -78,6 +80,8 @@ pub(crate) enum Command {
     Regrade(Regrade),
     /// Print the trajectories of a task.
     Trajectories(Trajectories),
+    /// Write traces to a file: tokens as Parquet, messages as JSON lines, or ATIF.
+    Export(Box<Export>),
     /// Check that training data is what was sampled: every token once, in its context.
     ///
     /// A task's trajectories are held against the journals that the server keeps. Exits with 1

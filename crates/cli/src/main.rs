@@ -56,6 +56,7 @@ async fn run(command: Command) -> Result<()> {
         Command::Cancel(args) => commands::status::cancel(args).await,
         Command::Regrade(args) => commands::regrade::regrade(args).await,
         Command::Trajectories(args) => commands::trajectories::trajectories(args).await,
+        Command::Export(args) => commands::export::export(*args).await,
         Command::Verify(args) => commands::verify::verify(*args).await,
         Command::Drift(args) => commands::drift::drift(args).await,
         Command::Logs(args) => commands::logs::logs(args).await,
