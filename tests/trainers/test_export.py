@@ -14,8 +14,9 @@ import pyarrow.parquet as parquet
 import pytest
 from datasets import load_dataset
 from polar import HarnessSpec, PolarClient, TaskRequest
-from tests.processes import Process, binary
 from trl import SFTConfig, SFTTrainer
+
+from tests.processes import Process, binary
 
 
 def agent() -> None:
@@ -112,7 +113,7 @@ def test_promise_1_parquet_has_what_the_server_counts(server: str, tmp_path: Pat
     assert sum(sum(row["loss_mask"]) for row in rows) == trained > 0
     traces = [(t.session_id, trace) for t in kept for trace in t.traces]
     assert len(traces) == len(rows)
-    for (session, trace), row in zip(traces, rows):
+    for (session, trace), row in zip(traces, rows, strict=True):
         assert row["rollout_id"] == session
         assert row["prompt_ids"] == trace.prompt_ids
         assert row["response_ids"] == trace.response_ids
@@ -128,8 +129,8 @@ def test_promise_1_parquet_has_what_the_server_counts(server: str, tmp_path: Pat
 
 
 def test_messages_train_in_trl_as_they_are(server: str, tmp_path: Path) -> None:
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
     from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
     out = tmp_path / "sft.jsonl"
     export(server, out, "--format=jsonl")

@@ -74,7 +74,7 @@ pub(crate) const ALL: &[Suite] = &[
     },
     Suite {
         name: "trainers",
-        about: "bridges to trainers, checked by the trainers' own classes; installs vLLM too, for its packages",
+        about: "bridges to trainers and exported files, checked by the trainers' own classes; installs vLLM too, for its packages",
         default: false,
         run: trainers,
     },
@@ -256,8 +256,12 @@ fn engine_tests(engine: &str, tests: &str, options: &[&str]) -> Result<Counts> {
 }
 
 fn trainers() -> Result<Counts> {
+    let polar = polar()?;
     let pytest = ["tests/trainers/environment.py", "-m", "pytest", "-q", "tests/trainers"];
-    Command::new("python3", &pytest).env("TRL_EXPERIMENTAL_SILENCE", "1").run()
+    Command::new("python3", &pytest)
+        .env("TRL_EXPERIMENTAL_SILENCE", "1")
+        .env("POLAR_BINARY", &polar)
+        .run()
 }
 
 /// It ends with 1 where trainer and engine differ, an update fails, or nothing is rewarded.

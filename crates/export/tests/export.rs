@@ -1,5 +1,7 @@
 //! What is written is what was selected, and nothing else.
 
+#![allow(clippy::unwrap_used)] // Tests: a panic is the report.
+
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::RowAccessor;
 use polar_export::{
