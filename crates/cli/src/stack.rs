@@ -265,6 +265,7 @@ pub(crate) async fn node_config(settings: NodeSettings) -> Result<NodeConfig> {
         gateway: GatewayConfig::default(),
         engine: settings.engine,
         providers,
+        keep_free_mb: settings.stages.keep_free_mb,
         output_limit: OUTPUT_LIMIT,
     })
 }

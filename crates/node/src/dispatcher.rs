@@ -8,6 +8,7 @@ use crate::NodeError;
 use crate::brake::Brake;
 use crate::client::{Backoff, ClientError, ServerClient};
 use crate::delivery::Courier;
+use crate::disk::Disk;
 use crate::holder::{Holder, Left};
 use crate::metrics::Ends;
 use polar_gateway::{EngineWatch, Outage};
@@ -18,7 +19,6 @@ use polar_types::{
 };
 use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
-use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -112,7 +112,6 @@ pub(crate) struct Dispatcher {
     client: Arc<ServerClient>,
     courier: Courier,
     runner: SessionRunner,
-    sessions: PathBuf,
     shown: watch::Sender<Vec<HeldSession>>,
     held: HashMap<Key, Held>,
     tasks: JoinSet<(Key, Left)>,
@@ -120,6 +119,7 @@ pub(crate) struct Dispatcher {
     clearing: JoinSet<()>,
     lease_backoff: Backoff,
     brake: Arc<Brake>,
+    disk: Disk,
     watch: Arc<EngineWatch>,
     engine: watch::Receiver<Option<Outage>>,
     ends: Arc<Ends>,
@@ -141,7 +141,7 @@ impl Dispatcher {
         courier: Courier,
         runner: SessionRunner,
         watch: Arc<EngineWatch>,
-        sessions: PathBuf,
+        disk: Disk,
         shown: Shown,
     ) -> Self {
         let Shown { held: shown, troubles, ends } = shown;
@@ -150,13 +150,13 @@ impl Dispatcher {
             client,
             courier,
             runner,
-            sessions,
             shown,
             held: HashMap::new(),
             tasks: JoinSet::new(),
             clearing: JoinSet::new(),
             lease_backoff: Backoff::default(),
             brake: Arc::new(Brake::new()),
+            disk,
             engine: watch.subscribe(),
             watch,
             ends,
@@ -267,7 +267,7 @@ impl Dispatcher {
     /// Asks for as many sessions as there is room for; for none while its engine is away, and
     /// after failures that may be this machine's fault for one at a time, until one goes well.
     fn ask_for_work(&mut self) -> Option<Question<LeaseResponse>> {
-        if self.engine.borrow().is_some() {
+        if self.engine.borrow().is_some() || !self.disk.has_room() {
             return None;
         }
         let taken = self.held.len() + self.clearing.len();
@@ -323,7 +323,7 @@ impl Dispatcher {
         let holder = Holder {
             runner: self.runner.clone(),
             courier: self.courier.clone(),
-            sessions: self.sessions.clone(),
+            sessions: self.disk.folder().to_owned(),
             node_id: self.info.node_id.clone(),
             brake: self.brake.clone(),
             ends: self.ends.clone(),
@@ -492,7 +492,8 @@ impl Dispatcher {
             since: format!("{:.0}", outage.since),
             waiting: u32::try_from(waiting.count()).unwrap_or(u32::MAX),
         });
-        engine.into_iter().chain(self.brake.trouble()).collect()
+        let others = self.brake.trouble().into_iter().chain(self.disk.trouble());
+        engine.into_iter().chain(others).collect()
     }
 
     fn show(&self) {

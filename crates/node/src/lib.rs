@@ -19,6 +19,7 @@ mod brake;
 mod capture;
 mod client;
 mod delivery;
+mod disk;
 mod dispatcher;
 mod holder;
 mod introduction;
@@ -33,6 +34,7 @@ pub use state::{LONGEST_STATE_PATH, instance_id};
 
 use client::ServerClient;
 use delivery::Courier;
+use disk::Disk;
 use dispatcher::{Dispatcher, Shown};
 use listeners::Listeners;
 use metrics::{Ends, Metrics};
@@ -97,6 +99,9 @@ pub struct NodeConfig {
     pub engine: Arc<dyn Engine>,
     /// Kinds of sandbox that work here.
     pub providers: Vec<Arc<dyn SandboxProvider>>,
+    /// MiB that are to stay free on the disk of `state_dir`: with less no session is taken. 1024 when
+    /// absent, or a twentieth of a smaller disk.
+    pub keep_free_mb: Option<u64>,
     /// Bytes kept of each output of a command.
     pub output_limit: u64,
 }
@@ -224,7 +229,7 @@ impl Node {
                     courier.clone(),
                     runner.clone(),
                     engine.clone(),
-                    sessions.clone(),
+                    Disk::new(sessions.clone(), config.keep_free_mb),
                     Shown { held: shown, troubles: troubled, ends },
                 );
                 let prepull = config.prepull.clone();

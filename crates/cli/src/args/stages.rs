@@ -24,6 +24,12 @@ pub(crate) struct StageArgs {
     /// sessions. May be given several times.
     #[arg(long, value_name = "[RUNTIME=]IMAGE=N", value_parser = warm)]
     pub(crate) warm: Vec<WarmImage>,
+
+    /// Room that is to stay free on the disk of the state folder, in MiB. With less the node takes
+    /// no further sessions, and says so; those that it has go on. 1024 when not given, or a
+    /// twentieth of a smaller disk.
+    #[arg(long, value_name = "MIB")]
+    pub(crate) keep_free_mb: Option<u64>,
 }
 
 /// A stage whose places can be set by themselves.

@@ -116,3 +116,23 @@ async fn promise_4_no_session_goes_back_whose_journal_cannot_be_read() {
     assert_eq!(cluster.trouble("a").await.kind, TroubleKind::Sandbox);
     node.shutdown(Duration::ZERO).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_whose_disk_is_almost_full_takes_nothing_and_says_so() {
+    let cluster = Cluster::new().await;
+    let mut config = cluster.config("a").await;
+    config.keep_free_mb = Some(u64::MAX);
+    let node = Node::start(config).await.unwrap();
+    let task = cluster.submit(json!({})).await;
+    let trouble = cluster.trouble("a").await;
+    assert_eq!(trouble.kind, TroubleKind::Disk);
+    assert!(trouble.message.contains("--keep-free-mb"), "{trouble}");
+    let waits = cluster.sessions(&task).await.remove(0);
+    assert_eq!(waits.status, SessionStatus::Queued);
+    assert!(waits.waiting_for.unwrap().contains("disk fails since"));
+    node.shutdown(Duration::ZERO).await;
+    // With room it takes it.
+    let node = cluster.node("a").await;
+    assert_eq!(cluster.ended(&task).await[0].reward, Some(1.0));
+    node.shutdown(Duration::ZERO).await;
+}

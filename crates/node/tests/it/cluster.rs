@@ -281,6 +281,7 @@ pub(crate) async fn node_config(
         gateway: GatewayConfig::default(),
         engine: engine(engine_url).await,
         providers: vec![Arc::new(local.unwrap())],
+        keep_free_mb: None,
         output_limit: 1 << 20,
     }
 }
