@@ -40,6 +40,8 @@ struct State {
     switches: u64,
     /// What those of the last switch are called; none before the first.
     version: Option<String>,
+    /// How often a change failed half-way, behind which nobody knows what samples.
+    doubts: u64,
     counted: UpdateCalls,
 }
 
@@ -105,8 +107,8 @@ impl Gate {
         let aborted = Arc::new(AtomicBool::new(false));
         let request_id = request_id.to_owned();
         state.calls.insert(key, Call { request_id, goes_on, aborted: aborted.clone() });
-        let (switches, version) = (state.switches, state.version.clone());
-        Some(Ticket { gate: Arc::clone(self), key, aborted, switches, version })
+        let (switches, version, doubts) = (state.switches, state.version.clone(), state.doubts);
+        Some(Ticket { gate: Arc::clone(self), key, aborted, switches, version, doubts })
     }
 
     /// Lets no call begin any more, and counts anew.
@@ -129,6 +131,11 @@ impl Gate {
         let mut state = self.state();
         state.switches += 1;
         state.version = Some(version.to_owned());
+    }
+
+    /// A change failed half-way: what goes on is sampled by nobody knows which weights.
+    pub(super) fn doubt(&self) {
+        self.state().doubts += 1;
     }
 
     /// Notes which weights there are, where that was another's doing.
@@ -240,9 +247,15 @@ pub(super) struct Ticket {
     aborted: Arc<AtomicBool>,
     switches: u64,
     version: Option<String>,
+    doubts: u64,
 }
 
 impl Ticket {
+    /// Whether a change failed half-way under it: a load may still end, or have ended in part.
+    pub(super) fn is_in_doubt(&self) -> bool {
+        self.gate.state().doubts != self.doubts
+    }
+
     /// Whether it was ended in the engine to be sampled on.
     pub(super) fn is_aborted(&self) -> bool {
         self.aborted.load(Ordering::Acquire)

@@ -67,7 +67,10 @@ pub(super) fn in_place(stream: EngineStream, ticket: Ticket, gate: &Arc<Gate>) -
 fn say_version(end: &mut EngineEnd, ticket: &Ticket, gate: &Gate) {
     let only = ticket.only_version();
     let count = end.usage.completion_tokens;
-    if end.weight_versions.is_empty() {
+    if ticket.is_in_doubt() {
+        // The engine's own word is that of a label.
+        end.weight_versions = vec![WeightSpan { version: None, start: 0, end: count }];
+    } else if end.weight_versions.is_empty() {
         if let Some(version) = only.filter(|_| count > 0) {
             end.weight_versions = vec![WeightSpan { version: Some(version), start: 0, end: count }];
         }

@@ -179,6 +179,9 @@ impl Weights {
             }
             Err(_) => Ok(()),
         };
+        if matches!(changed, Err(Stop::Fenced(_))) {
+            self.gate.doubt();
+        }
         let resumed = resume(engine).await;
         paused.map_err(not_begun)?;
         match (changed, resumed) {
