@@ -100,13 +100,29 @@ impl Candidate {
     }
 }
 
-/// Weight versions in the order in which they were asked for.
+/// Weight versions by how many there were before them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Versions(HashMap<String, u64>);
 
+/// A version that was asked for.
+pub(crate) struct AskedVersion {
+    pub(crate) version: String,
+    pub(crate) ordinal: u64,
+    /// An engine has loaded it, or may have.
+    pub(crate) reached: bool,
+}
+
 impl Versions {
-    pub(crate) fn new(ordinals: impl IntoIterator<Item = (String, u64)>) -> Self {
-        Self(ordinals.into_iter().collect())
+    /// Those that no engine was given sampled nothing, and take none further back.
+    pub(crate) fn new(mut asked: Vec<AskedVersion>) -> Self {
+        asked.sort_by_key(|asked| asked.ordinal);
+        let mut before = 0;
+        let places = asked.into_iter().map(|asked| {
+            let place = before + 1;
+            before += u64::from(asked.reached);
+            (asked.version, place)
+        });
+        Self(places.collect())
     }
 
     /// How many versions a sampled token is behind. Versions that nobody asked for are compared
@@ -126,7 +142,7 @@ impl Versions {
 
     /// Refuses a version of the trainer's that cannot be one: not asked for, where others were.
     fn check(&self, current: &str) -> Result<(), StoreError> {
-        let newest = self.0.iter().max_by_key(|(_, ordinal)| **ordinal);
+        let newest = self.0.iter().max_by_key(|(_, place)| **place);
         match newest {
             Some((newest, _))
                 if !self.0.contains_key(current) && current.parse::<u64>().is_err() =>

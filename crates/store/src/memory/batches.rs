@@ -1,11 +1,12 @@
 //! Batches in the model.
 
 use super::state::State;
-use crate::batches::{Begun, Candidate, Plan, Versions};
+use crate::batches::{AskedVersion, Begun, Candidate, Plan, Versions};
 use crate::rules::rfc3339;
 use crate::{Limits, StoreError};
 use polar_types::{
     Batch, BatchAnswer, BatchRequest, LeftOut, QueueInfo, QueueName, TaskId, TaskStatus,
+    WeightState,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -35,9 +36,12 @@ impl State {
         self.stored.queued |= queue.max_ahead != request.max_ahead;
         queue.max_ahead = request.max_ahead;
         let last = queue.batches.len() as u64;
-        let asked = self.weights.iter().map(|weights| &weights.update);
-        let versions =
-            Versions::new(asked.map(|update| (update.request.version.clone(), update.ordinal)));
+        let asked = self.weights.iter().map(|weights| AskedVersion {
+            version: weights.update.request.version.clone(),
+            ordinal: weights.update.ordinal,
+            reached: weights.engines.values().any(|(engine, _)| has_reached(engine.state)),
+        });
+        let versions = Versions::new(asked.collect());
         let mut plan = Plan::new(request, &versions, last)?;
         let number = plan.number;
         if let Some(made) = queue.batches.get(number as usize - 1) {
@@ -191,6 +195,10 @@ impl State {
             left_out,
         })
     }
+}
+
+fn has_reached(state: WeightState) -> bool {
+    !matches!(state, WeightState::Waiting | WeightState::Draining | WeightState::Unchanged)
 }
 
 fn by_reason(reasons: impl Iterator<Item = LeftOut>) -> BTreeMap<LeftOut, u64> {

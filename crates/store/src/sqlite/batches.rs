@@ -5,7 +5,7 @@ use super::rows::{backend, count, get, position};
 use super::submit;
 use super::writer::{Work, Write};
 use crate::StoreError;
-use crate::batches::{Begun, Candidate, Decision, Plan, Versions};
+use crate::batches::{AskedVersion, Begun, Candidate, Decision, Plan, Versions};
 use crate::rules::rfc3339;
 use async_trait::async_trait;
 use polar_types::{
@@ -317,12 +317,23 @@ async fn versions(
     if request.version.is_none() {
         return Ok(Versions::default());
     }
-    let rows = sqlx::query("SELECT version, ordinal FROM weight_update")
-        .fetch_all(db)
-        .await
-        .map_err(backend)?;
-    let ordinals = rows.iter().map(|row| Ok((get(row, "version")?, count(row, "ordinal")?)));
-    Ok(Versions::new(ordinals.collect::<Result<Vec<_>, StoreError>>()?))
+    let rows = sqlx::query(
+        "SELECT version, ordinal, EXISTS
+             (SELECT 1 FROM weight_engine WHERE weight_engine.ordinal = weight_update.ordinal
+              AND state NOT IN ('waiting', 'draining', 'unchanged')) AS reached
+         FROM weight_update",
+    )
+    .fetch_all(db)
+    .await
+    .map_err(backend)?;
+    let asked = rows.iter().map(|row| {
+        Ok(AskedVersion {
+            version: get(row, "version")?,
+            ordinal: count(row, "ordinal")?,
+            reached: get(row, "reached")?,
+        })
+    });
+    Ok(Versions::new(asked.collect::<Result<Vec<_>, StoreError>>()?))
 }
 
 async fn assemble(

@@ -34,6 +34,16 @@ async fn next(store: &dyn TaskStore, after: u64, fields: Value) -> Option<Batch>
     store.next_batch(&request, request.groups, at(100)).await.unwrap().batch
 }
 
+/// Pushes weights, and tells how far an engine came with them.
+async fn push(store: &dyn TaskStore, version: &str, state: &str) {
+    let update = json!({ "version": version, "source": { "label": {} } });
+    let update = serde_json::from_value(update).unwrap();
+    let pushed = store.push_weights(update, at(0)).await.unwrap().update;
+    let engine = json!({ "engine": "http://e", "state": state });
+    let report = json!({ "node_id": "n1", "known": pushed.ordinal, "engines": [engine] });
+    store.note_weights(&serde_json::from_value(report).unwrap(), at(0)).await.unwrap();
+}
+
 fn names(batch: &Batch) -> Vec<&str> {
     batch.groups.iter().map(|group| group.task_id.as_str()).collect()
 }
@@ -179,8 +189,7 @@ async fn what_was_sampled_before_the_first_push_is_older_than_it(store: &dyn Tas
     let ask = json!({ "version": "first", "max_staleness": 1 });
     let answer = store.next_batch(&request(0, ask.clone()), 1, at(3)).await.unwrap();
     assert_eq!((answer.batch, answer.held_back, answer.state.ready), (None, 1, 1));
-    let update = json!({ "version": "first", "source": { "label": {} } });
-    store.push_weights(serde_json::from_value(update).unwrap(), at(4)).await.unwrap();
+    push(store, "first", "current").await;
     let mistyped = json!({ "version": "frist", "max_staleness": 1 });
     let refused = store.next_batch(&request(0, mistyped), 1, at(5)).await.unwrap_err();
     assert!(refused.to_string().contains(r#"the newest is "first""#), "{refused}");
@@ -189,9 +198,15 @@ async fn what_was_sampled_before_the_first_push_is_older_than_it(store: &dyn Tas
 }
 
 async fn versions_are_as_far_apart_as_they_were_asked_for(store: &dyn TaskStore) {
-    for version in ["start", "step-10", "step-20"] {
-        let update = json!({ "version": version, "source": { "label": {} } });
-        store.push_weights(serde_json::from_value(update).unwrap(), at(0)).await.unwrap();
+    // Those that no engine was given are no step.
+    for (version, state) in [
+        ("start", "current"),
+        ("refused", "unchanged"),
+        ("step-10", "current"),
+        ("late", "draining"),
+        ("step-20", "fenced"),
+    ] {
+        push(store, version, state).await;
     }
     let leases = leased(store, &["a", "b"], json!({})).await;
     for (session, version) in
