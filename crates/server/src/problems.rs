@@ -242,6 +242,7 @@ fn unknown_field<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String
         Some((likeness, candidate)) if likeness > 0.75 => {
             format!("is not a field; did you mean `{candidate}`?")
         }
+        _ if known.is_empty() => "is not a field; there are none here".to_owned(),
         _ => format!("is not a field; there are {}", known.join(", ")),
     }
 }
@@ -257,8 +258,16 @@ fn in_words(message: &str) -> String {
         "u8" | "u16" | "u32" | "u64" => "a whole number of 0 or more",
         "i8" | "i16" | "i32" | "i64" => "a whole number",
         "f32" | "f64" => "a number",
-        "a map" => "an object",
+        "a map" | "struct variant" => "an object",
+        "map with a single key" => "an object with one field, whose name says which it is",
         "a sequence" => "an array",
+        other if other.starts_with("struct ") => "an object",
+        other => other,
+    };
+    let found = match found {
+        "unit variant" => "a word alone",
+        "map" => "an object",
+        "sequence" => "an array",
         other => other,
     };
     format!("must be {expected}, not {found}")

@@ -21,3 +21,4 @@ mod refusals;
 mod regrades;
 mod support;
 mod tasks;
+mod weights;
