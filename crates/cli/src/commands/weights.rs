@@ -27,6 +27,10 @@ async fn push(args: WeightsPush) -> Result<()> {
     };
     let api = Api::of(args.server)?;
     let mut update = api.push_weights(&request).await?;
+    if args.wait && update.status == UpdateStatus::Rolling && update.engines.is_empty() {
+        let version = &request.version;
+        writeln!(std::io::stderr(), "no node is there to take weights {version}; waiting for one")?;
+    }
     while args.wait && update.status == UpdateStatus::Rolling {
         update = api.weight_update(&request.version, WAIT_SECONDS).await?;
     }
@@ -107,7 +111,9 @@ fn summary(update: &WeightUpdate) -> String {
         UpdateStatus::Rolling => "rolling",
         UpdateStatus::Current => "every engine serves it",
         UpdateStatus::Partial => "some engines do not serve it",
-        UpdateStatus::Superseded => "superseded",
+        UpdateStatus::Superseded => {
+            "superseded by newer weights; to go back to these, push them under another name"
+        }
     };
     match update.seconds {
         Some(seconds) => {
