@@ -135,10 +135,19 @@ def paths_of_the_api(grounds: Grounds) -> list[str]:
 
 
 def sandboxes(grounds: Grounds) -> list[str]:
-    """Refused when they are made: lost on the side of the sandbox, with what to do."""
+    """Refused with what to do: at once where a node says that it never can, else when they are
+    made, as lost on the side of the sandbox.
+    """
     problems = []
     for name, runtime, words in MADE:
         task = merged({"task_id": f"made-{name}", "runtime": runtime})
+        if "mounts" in runtime:
+            status, body = grounds.api.raw("POST", "/api/tasks", task)
+            found = json.loads(body).get("error", {}).get("problems", [])
+            fields = {problem["field"] for problem in found}
+            if status != 422 or fields != {"runtime.mounts"} or words not in body.decode():
+                problems.append(f"{runtime}: {status} {body[:300]!r}, not {words!r}")
+            continue
         session = ended(grounds, task)
         report = session["attempts"][-1]["report"]
         said = report["outcome"].get("message", "")
