@@ -7,7 +7,8 @@ import re
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Optional
@@ -68,6 +69,35 @@ class Process:
             self._reader.join()
             assert self._process.stdout is not None
             self._process.stdout.close()
+
+
+@contextmanager
+def served(folder: Path, policy: str = "echo") -> Iterator[str]:
+    """An engine simulator and a `polar up` on it, in a folder; gives the address of the API."""
+    engine = Process(
+        "simulate-engine",
+        "--port=0",
+        f"--policy={policy}",
+        log=folder / "engine.log",
+        announces={"engine": r"at (http://\S+)"},
+    )
+    up = None
+    try:
+        up = Process(
+            "up",
+            "--port=0",
+            "--proxy-port=0",
+            f"--state={folder}",
+            f"--engine={engine.addresses['engine']}",
+            "--local-isolation=process",
+            log=folder / "up.log",
+            announces={"api": r"control API\s+(http://\S+)"},
+        )
+        yield up.addresses["api"]
+    finally:
+        if up is not None:
+            up.stop()
+        engine.stop()
 
 
 def until(holds: Callable[[], bool], now: Callable[[], object]) -> None:

@@ -15,7 +15,7 @@ from polar.integrations import agent_lightning, prime_rl, skyrl, trl
 from polar.integrations.running import run
 from polar.models import RuntimeSpec
 from polar.rows import collect
-from tests.processes import Process
+from tests.processes import served
 
 POLICY = """
 name: bridges
@@ -89,32 +89,10 @@ AGENT = f"from __future__ import annotations\n{inspect.getsource(agent)}\nagent(
 def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Result]]:
     folder = tmp_path_factory.mktemp("polar")
     (folder / "policy.yaml").write_text(POLICY)
-    engine = Process(
-        "simulate-engine",
-        "--port=0",
-        f"--policy={folder / 'policy.yaml'}",
-        log=folder / "engine.log",
-        announces={"engine": r"at (http://\S+)"},
-    )
-    up = None
-    try:
-        up = Process(
-            "up",
-            "--port=0",
-            "--proxy-port=0",
-            f"--state={folder}",
-            f"--engine={engine.addresses['engine']}",
-            "--local-isolation=process",
-            log=folder / "up.log",
-            announces={"api": r"control API\s+(http://\S+)"},
-        )
-        with PolarClient(up.addresses["api"]) as client:
-            [found] = run(client, [task(folder)])
-            yield found
-    finally:
-        if up is not None:
-            up.stop()
-        engine.stop()
+    policy = str(folder / "policy.yaml")
+    with served(folder, policy) as address, PolarClient(address) as client:
+        [found] = run(client, [task(folder)])
+        yield found
 
 
 def task(folder: Path) -> TaskRequest:

@@ -25,7 +25,7 @@ from polar import (
     verify_callback,
 )
 from polar.models import RuntimeSpec
-from tests.processes import Process, until
+from tests.processes import served, until
 
 
 def agent() -> None:
@@ -58,31 +58,8 @@ AGENT = f"{inspect.getsource(agent)}\nagent()\n"
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PolarClient]:
     folder = tmp_path_factory.mktemp("polar")
-    engine = Process(
-        "simulate-engine",
-        "--port=0",
-        "--policy=echo",
-        log=folder / "engine.log",
-        announces={"engine": r"at (http://\S+)"},
-    )
-    up = None
-    try:
-        up = Process(
-            "up",
-            "--port=0",
-            "--proxy-port=0",
-            f"--state={folder}",
-            f"--engine={engine.addresses['engine']}",
-            "--local-isolation=process",
-            log=folder / "up.log",
-            announces={"api": r"control API\s+(http://\S+)"},
-        )
-        with PolarClient(up.addresses["api"]) as client:
-            yield client
-    finally:
-        if up is not None:
-            up.stop()
-        engine.stop()
+    with served(folder) as address, PolarClient(address) as client:
+        yield client
 
 
 def task(task_id: str, callback: Optional[Callback] = None, samples: int = 2) -> TaskRequest:

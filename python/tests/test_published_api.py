@@ -20,7 +20,7 @@ import httpx
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from tests.processes import DEADLINE_SECONDS, Process
+from tests.processes import DEADLINE_SECONDS, served
 
 
 class Trace(BaseModel):
@@ -110,33 +110,11 @@ COMMAND = f"python3 - <<'AGENT'\n{inspect.getsource(agent)}\nagent()\nAGENT"
 @pytest.fixture(scope="module")
 def http(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     folder = tmp_path_factory.mktemp("published")
-    engine = Process(
-        "simulate-engine",
-        "--port=0",
-        "--policy=echo",
-        log=folder / "engine.log",
-        announces={"engine": r"at (http://\S+)"},
-    )
-    up = None
-    try:
-        up = Process(
-            "up",
-            "--port=0",
-            "--proxy-port=0",
-            f"--state={folder}",
-            f"--engine={engine.addresses['engine']}",
-            "--local-isolation=process",
-            log=folder / "up.log",
-            announces={"api": r"control API\s+(http://\S+)"},
-        )
+    with served(folder) as address:
         token = (Path(os.environ["XDG_STATE_HOME"]) / "polar" / "token").read_text().strip()
         headers = {"X-Polar-Control-Token": token}
-        with httpx.Client(base_url=up.addresses["api"], headers=headers, timeout=30) as client:
+        with httpx.Client(base_url=address, headers=headers, timeout=30) as client:
             yield client
-    finally:
-        if up is not None:
-            up.stop()
-        engine.stop()
 
 
 def task(task_id: str, **more: Any) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from datasets import load_dataset
 from polar import HarnessSpec, PolarClient, TaskRequest
 from trl import SFTConfig, SFTTrainer
 
-from tests.processes import Process, binary
+from tests.processes import binary, served
 
 
 def agent() -> None:
@@ -60,37 +60,15 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         environment.setenv("XDG_STATE_HOME", str(folder))
         for name in ("POLAR_TOKEN", "POLAR_SERVER", "POLAR_STATE"):
             environment.delenv(name, raising=False)
-        engine = Process(
-            "simulate-engine",
-            "--port=0",
-            "--policy=echo",
-            log=folder / "engine.log",
-            announces={"engine": r"at (http://\S+)"},
-        )
-        up = None
-        try:
-            up = Process(
-                "up",
-                "--port=0",
-                "--proxy-port=0",
-                f"--state={folder}",
-                f"--engine={engine.addresses['engine']}",
-                "--local-isolation=process",
-                log=folder / "up.log",
-                announces={"api": r"control API\s+(http://\S+)"},
-            )
+        with served(folder) as address:
             harness = HarnessSpec(name="shell", command=COMMAND)
-            with PolarClient(up.addresses["api"]) as client:
+            with PolarClient(address) as client:
                 task = TaskRequest(
                     task_id="t", instruction="Say it.", harness=harness, num_samples=3
                 )
                 client.submit(task)
                 client.wait("t", timeout=60)
-            yield up.addresses["api"]
-        finally:
-            if up is not None:
-                up.stop()
-            engine.stop()
+            yield address
 
 
 def export(server: str, out: Path, *arguments: str) -> str:

@@ -74,30 +74,38 @@ impl Candidate {
         self.staleness(current, versions).is_some_and(|behind| behind > most)
     }
 
-    fn judge(&self, request: &BatchRequest, versions: &Versions) -> Result<(), LeftOut> {
+    fn judge(&self, request: &BatchRequest, versions: &Versions) -> Result<(), Unfit> {
         if self.cancelled {
-            return Err(LeftOut::Cancelled);
+            return Err(Unfit::LeftOut(LeftOut::Cancelled));
         }
         let usable = || self.sessions.iter().filter(|session| session.usable);
         if usable().count() < request.min_usable as usize {
-            return Err(LeftOut::TooFewUsable);
+            return Err(Unfit::LeftOut(LeftOut::TooFewUsable));
         }
         let mut rewards = usable().map(|session| session.reward);
         let first = rewards.next();
         if request.equal_rewards == EqualRewards::LeaveOut
             && rewards.all(|reward| Some(reward) == first)
         {
-            return Err(LeftOut::EqualRewards);
+            return Err(Unfit::LeftOut(LeftOut::EqualRewards));
         }
         match (request.version.as_deref(), request.max_staleness) {
             (Some(current), Some(most)) => match self.staleness(current, versions) {
-                None => Err(LeftOut::VersionUnknown),
-                Some(behind) if behind > most => Err(LeftOut::Stale),
+                None => Err(Unfit::HeldBack),
+                Some(behind) if behind > most => Err(Unfit::LeftOut(LeftOut::Stale)),
                 Some(_) => Ok(()),
             },
             _ => Ok(()),
         }
     }
+}
+
+/// Why a group is not taken.
+enum Unfit {
+    /// It is in no batch.
+    LeftOut(LeftOut),
+    /// It cannot be told how old it is, and may be another time.
+    HeldBack,
 }
 
 /// Weight versions by how many there were before them.
@@ -308,7 +316,7 @@ impl<'a> Plan<'a> {
         }
         // What it was taken for holds; only time has passed.
         match group.judge(self.request, self.versions) {
-            Err(LeftOut::Stale) => Err(LeftOut::Stale),
+            Err(Unfit::LeftOut(LeftOut::Stale)) => Err(LeftOut::Stale),
             _ => Ok(()),
         }
     }
@@ -328,8 +336,8 @@ impl<'a> Plan<'a> {
     pub(crate) fn offer(&mut self, group: Candidate) {
         match group.judge(self.request, self.versions) {
             Ok(()) => self.taken.push(group),
-            Err(LeftOut::VersionUnknown) => self.held_back += 1,
-            Err(reason) => self.left_out.push((group.task_id, reason)),
+            Err(Unfit::HeldBack) => self.held_back += 1,
+            Err(Unfit::LeftOut(reason)) => self.left_out.push((group.task_id, reason)),
         }
     }
 

@@ -133,9 +133,6 @@ pub enum LeftOut {
     EqualRewards,
     /// It is more versions behind than `max_staleness`.
     Stale,
-    /// `max_staleness` was asked for, and the versions cannot be compared. Such groups are not left
-    /// out for good: they are held back until they can be.
-    VersionUnknown,
     /// The trainer did not want it.
     Rejected,
 }
@@ -148,7 +145,6 @@ impl LeftOut {
             Self::TooFewUsable => "too_few_usable",
             Self::EqualRewards => "equal_rewards",
             Self::Stale => "stale",
-            Self::VersionUnknown => "version_unknown",
             Self::Rejected => "rejected",
         }
     }
