@@ -126,7 +126,7 @@ def running(engine: str, port: int | None = None, raw_text: bool = False, more: 
     port = port or free_port()
     line, environment = command(engine, port, raw_text)
     line = [*line, *more]
-    log = installs.cache_folder() / f"{engine}.log"
+    log = log_file(engine)
     with log.open("wb") as out:
         process = subprocess.Popen(
             line,
@@ -142,6 +142,10 @@ def running(engine: str, port: int | None = None, raw_text: bool = False, more: 
         yield url
     finally:
         stop(process)
+
+
+def log_file(engine: str) -> Path:
+    return installs.cache_folder() / f"{engine}.log"
 
 
 def free_port() -> int:
@@ -201,7 +205,11 @@ def run(engines: list[str], line: list[str], raw_text: bool) -> int:
             name = "VISION" if engine.endswith("-vision") else engine.upper()
             environment[f"POLAR_TEST_{name}"] = url
             print(f"{engine} at {url} after {time.monotonic() - started:.1f} s", file=sys.stderr)
-        return subprocess.run(line, env=environment, check=False).returncode
+        code = subprocess.run(line, env=environment, check=False).returncode
+        if code:
+            for engine in engines:
+                print(f"\nthe last words of {engine}:\n{tail(log_file(engine))}", file=sys.stderr)
+        return code
 
 
 def serve(engine: str, port: int | None) -> int:

@@ -213,21 +213,27 @@ fn format() -> Result<Counts> {
 }
 
 fn lint() -> Result<Counts> {
-    let args = ["clippy", "--workspace", "--all-targets", "--all-features", "--quiet"];
-    Command::new("cargo", &args).args(&["--", "-D", "warnings"]).check()?;
     // Not among all targets, because they need engines, templates or every agent program.
+    let by_name = ["real_engines", "published_templates", "templates_by_engines", "extras"];
+    let by_name: Vec<String> = by_name.iter().map(|test| format!("--test={test}")).collect();
+    let by_name: Vec<&str> = by_name.iter().map(String::as_str).collect();
     let mut counts = Counts::default();
-    for (packages, test) in [
-        (&["-p", "polar-gateway", "-p", "polar-cli"][..], "real_engines"),
-        (&["-p", "polar-tokens"], "published_templates"),
-        (&["-p", "polar-engine"], "templates_by_engines"),
-        (&["-p", "polar-session"], "extras"),
-    ] {
-        let args = [&["clippy", "--quiet", "--test", test][..], packages].concat();
-        counts.add(Command::new("cargo", &args).args(&["--", "-D", "warnings"]).check()?);
+    for targets in [&["--all-targets"][..], &by_name] {
+        let args = ["clippy", "--workspace", "--all-features", "--quiet"];
+        let lint = Command::new("cargo", &args).args(targets).args(&["--", "-D", "warnings"]);
+        counts.add(lint.check()?);
     }
     Ok(counts)
 }
+
+/// Tests of one target. All packages are named, whichever it is of, so that it is built with the
+/// features that everything else was built with: with others, half of all dependencies would be
+/// built once more.
+fn test_target(name: &str) -> Command {
+    Command::new("cargo", &TEST).args(&["--test", name])
+}
+
+const TEST: [&str; 3] = ["test", "--workspace", "--quiet"];
 
 /// Installs and starts an engine and runs its tests, which show what they measured.
 fn raw_text() -> Result<Counts> {
@@ -249,8 +255,7 @@ fn real_engine(name: &str, options: &[&str]) -> Result<Counts> {
 /// Runs the tests of real engines whose names hold `tests` while this one is up.
 fn engine_tests(engine: &str, tests: &str, options: &[&str]) -> Result<Counts> {
     let start = [&["tests/engines/engines.py", "run"], options, &[engine, "--"]].concat();
-    let packages = ["-p", "polar-gateway", "-p", "polar-cli"];
-    let test = [&["cargo", "test"], &packages[..], &["--test", "real_engines", tests]].concat();
+    let test = ["cargo", "test", "--workspace", "--no-fail-fast", "--test", "real_engines", tests];
     let how = ["--", "--test-threads=1", "--show-output"];
     Command::new("python3", &start).args(&test).args(&how).run()
 }
@@ -280,8 +285,7 @@ fn templates() -> Result<Counts> {
     let cases = root().join("target/templates.json");
     let cases = cases.to_str().context("the repository's path is not UTF-8")?;
     venv.python(&["tests/templates/expected.py", cases]).check()?;
-    let test = ["test", "--package", "polar-tokens", "--test", "published_templates", "--quiet"];
-    Command::new("cargo", &test).env("POLAR_TEMPLATE_CASES", cases).run()
+    test_target("published_templates").env("POLAR_TEMPLATE_CASES", cases).run()
 }
 
 /// What the engines make is written to a file, which the test reads.
@@ -289,13 +293,12 @@ fn engine_templates() -> Result<Counts> {
     let prompts = root().join("target/engine-templates.json");
     let prompts = prompts.to_str().context("the repository's path is not UTF-8")?;
     Command::new("python3", &["tests/templates/by_engines.py", prompts]).check()?;
-    let test = ["test", "--package", "polar-engine", "--test", "templates_by_engines", "--quiet"];
-    let shown = ["--", "--show-output"];
-    Command::new("cargo", &test).args(&shown).env("POLAR_ENGINE_TEMPLATES", prompts).run()
+    let test = test_target("templates_by_engines").args(&["--", "--show-output"]);
+    test.env("POLAR_ENGINE_TEMPLATES", prompts).run()
 }
 
 fn rust() -> Result<Counts> {
-    Command::new("cargo", &["test", "--workspace", "--quiet"]).run()
+    Command::new("cargo", &TEST).args(&["--no-fail-fast"]).run()
 }
 
 fn sdk() -> Result<Counts> {
@@ -355,37 +358,39 @@ fn clis() -> Result<Counts> {
     Command::new("cargo", &["run", "--quiet", "--", "quickstart"]).check()
 }
 
+/// Tests of sandboxes. All features, so that those of one kind don't build those of another anew.
+fn sandbox_tests(name: &str) -> Command {
+    test_target(name).args(&["--features", SANDBOXES])
+}
+
+const SANDBOXES: &str = "polar-sandbox/apptainer-tests,polar-sandbox/bubblewrap-tests,\
+    polar-sandbox/docker-tests,polar-sandbox/podman-tests";
+
 fn bubblewrap() -> Result<Counts> {
-    let args = ["test", "--package", "polar-sandbox", "--features", "bubblewrap-tests"];
-    Command::new("cargo", &args)
-        .args(&["--test", "conformance", "--quiet", "--", "bubblewrap"])
-        .run()
+    sandbox_tests("conformance").args(&["--", "bubblewrap"]).run()
 }
 
 fn docker() -> Result<Counts> {
-    let args = ["test", "--package", "polar-sandbox", "--features", "docker-tests"];
-    Command::new("cargo", &args).args(&["--test", "docker", "--quiet"]).run()
+    sandbox_tests("docker").run()
 }
 
 /// As root the tests run twice: as a user without rights, and as root.
 fn apptainer() -> Result<Counts> {
     let mut counts = Command::new("tests/apptainer/install.sh", &[]).check()?;
-    let args = ["test", "--package", "polar-sandbox", "--features", "apptainer-tests"];
-    let test = || Command::new("cargo", &args).args(&["--test", "apptainer", "--quiet"]);
     if is_root()? {
-        counts.add(test().args(&as_user()?.each_ref().map(String::as_str)).run()?);
+        let user = as_user()?;
+        let user = user.each_ref().map(String::as_str);
+        counts.add(sandbox_tests("apptainer").args(&user).run()?);
     }
-    counts.add(test().run()?);
+    counts.add(sandbox_tests("apptainer").run()?);
     Ok(counts)
 }
 
 fn podman() -> Result<Counts> {
     let mut counts = Command::new("tests/podman/install.sh", &[]).check()?;
-    let args = ["test", "--package", "polar-sandbox", "--features", "podman-tests"];
-    let test = Command::new("cargo", &args).args(&["--test", "podman", "--quiet"]);
     let user = if is_root()? { as_user()?.to_vec() } else { vec![] };
     let user: Vec<&str> = user.iter().map(String::as_str).collect();
-    counts.add(test.args(&user).run()?);
+    counts.add(sandbox_tests("podman").args(&user).run()?);
     Ok(counts)
 }
 
@@ -449,9 +454,8 @@ fn openhands_installs() -> Result<bool> {
 
 /// With the installations that `polar harness check` uses.
 fn extras() -> Result<Counts> {
-    let arguments = ["test", "--package", "polar-session", "--test", "extras", "--quiet", "--"];
     let left_out: &[&str] = if openhands_installs()? { &[] } else { &["--skip", "openhands"] };
-    Command::new("cargo", &arguments).args(left_out).env("POLAR_CACHE", &cache()?).run()
+    test_target("extras").args(&["--"]).args(left_out).env("POLAR_CACHE", &cache()?).run()
 }
 
 /// Polar's own cache folder.
@@ -469,9 +473,9 @@ fn kill() -> Result<Counts> {
     Command::new("python3", &["tests/kill/run.py"]).env("POLAR_BINARY", &polar()?).run()
 }
 
-/// Builds the `polar` binary, and says where it is.
+/// Builds the `polar` binary, as the tests of the command line have it, and says where it is.
 fn polar() -> Result<String> {
-    Command::new("cargo", &["build", "--quiet", "--package", "polar-cli"]).run()?;
+    test_target("cli").args(&["--no-run"]).run()?;
     let target =
         std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), Into::into);
     let binary = target.join("debug/polar");

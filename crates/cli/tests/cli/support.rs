@@ -116,12 +116,18 @@ impl Running {
 
     /// Waits for its end.
     pub(crate) fn end(&mut self) -> ExitStatus {
-        let mut ended = None;
-        until("the process to end", || {
-            ended = self.child.try_wait().unwrap();
-            ended.is_some()
-        });
-        ended.unwrap()
+        let deadline = Instant::now() + DEADLINE;
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            if Instant::now() > deadline {
+                let said = |lines: &Receiver<String>| lines.try_iter().collect::<Vec<_>>();
+                let (out, err) = (said(&self.lines), said(&self.errors));
+                panic!("waited in vain for its end; it said\n{out:#?}\nand\n{err:#?}");
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 
     /// Waits for its end, and gives all that it said.

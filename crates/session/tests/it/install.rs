@@ -5,15 +5,25 @@ use polar_session::HarnessAdapter;
 use polar_session::harness::Installer;
 use serde_json::json;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Writes a script. Another process does it: a child that another test starts meanwhile would hold a file that
+/// this one writes open for a moment, and what is open for writing cannot be run.
+fn script(path: &Path, text: &str) {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", r#"cat > "$1" && chmod 755 "$1""#, "sh"]).arg(path).stdin(Stdio::piped());
+    let mut shell = shell.spawn().unwrap();
+    shell.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    assert!(shell.wait().unwrap().success());
+}
 
 /// A stand-in for npm that counts its runs; `does` is what it does in the folder.
 fn npm(folder: &Path, does: &str) -> PathBuf {
     let path = folder.join("npm");
     let log = folder.join("runs").display().to_string();
-    fs::write(&path, format!("#!/bin/sh\necho \"$@\" >> {log}\n{does}\n")).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    script(&path, &format!("#!/bin/sh\necho \"$@\" >> {log}\n{does}\n"));
     path
 }
 
@@ -191,8 +201,7 @@ fn python(folder: &Path, version: &str, prefix: &str, report: &str) -> PathBuf {
     );
     let files = [("report", report), ("answer", &answer), ("within", &within), ("python3", &text)];
     for (name, content) in files {
-        fs::write(folder.join(name), content).unwrap();
-        fs::set_permissions(folder.join(name), fs::Permissions::from_mode(0o755)).unwrap();
+        script(&folder.join(name), content);
     }
     path
 }
