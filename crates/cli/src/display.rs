@@ -1,13 +1,12 @@
-//! Tables, progress and coloured tokens. Everything for people goes through here.
+//! Tables and coloured tokens, for people.
 
-use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use polar_types::{
-    CallRole, EndReason, LayoutSize, RoleCounts, SessionInfo, SessionReport, SessionStatus,
-    TaskInfo, TokenCounts, Trace, TrainingSizes, TranslationCounts, UntrainedReason,
+    CallRole, EndReason, LayoutSize, RoleCounts, SessionInfo, SessionReport, TokenCounts, Trace,
+    TrainingSizes, TranslationCounts, UntrainedReason,
 };
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::io::{IsTerminal, Write as _};
+use std::io::IsTerminal;
 
 /// Whether stdout gets colours.
 pub(crate) fn colours() -> bool {
@@ -231,95 +230,6 @@ fn json_word<T: serde::Serialize>(value: &T) -> String {
         Ok(serde_json::Value::String(word)) => word,
         _ => "?".to_owned(),
     }
-}
-
-/// What follows the sessions of tasks through their stages: bars on a terminal, elsewhere a line
-/// when something has changed.
-pub(crate) enum Progress {
-    Bars { bars: BTreeMap<&'static str, ProgressBar>, _group: MultiProgress },
-    Lines { last: String },
-}
-
-const STAGES: [(&str, &[SessionStatus]); 6] = [
-    ("queued", &[SessionStatus::Queued]),
-    ("preparing", &[SessionStatus::Preparing]),
-    ("ready", &[SessionStatus::Ready]),
-    ("running", &[SessionStatus::Running]),
-    ("grading", &[SessionStatus::Grading, SessionStatus::Delivering]),
-    (
-        "ended",
-        &[
-            SessionStatus::Completed,
-            SessionStatus::TimedOut,
-            SessionStatus::Failed,
-            SessionStatus::Cancelled,
-        ],
-    ),
-];
-
-impl Progress {
-    pub(crate) fn new(total: u64) -> Self {
-        if !std::io::stderr().is_terminal() {
-            return Self::Lines { last: String::new() };
-        }
-        let group = MultiProgress::new();
-        let style = ProgressStyle::with_template("{prefix:>10} {bar:40} {pos}/{len}")
-            .unwrap_or_else(|_| ProgressStyle::default_bar());
-        let bars = STAGES
-            .iter()
-            .map(|(name, _)| {
-                let bar = group.add(ProgressBar::new(total).with_style(style.clone()));
-                bar.set_prefix(*name);
-                (*name, bar)
-            })
-            .collect();
-        Self::Bars { bars, _group: group }
-    }
-
-    pub(crate) fn update(&mut self, tasks: &[TaskInfo]) {
-        match self {
-            Self::Bars { bars, .. } => {
-                for (name, count) in stages(tasks) {
-                    if let Some(bar) = bars.get(name) {
-                        bar.set_position(count);
-                    }
-                }
-            }
-            Self::Lines { last } => {
-                let line = stages_line(tasks);
-                if line != *last {
-                    // Nobody is hurt when nobody reads it.
-                    let _ = writeln!(std::io::stderr(), "{line}");
-                    *last = line;
-                }
-            }
-        }
-    }
-
-    pub(crate) fn finish(self) {
-        if let Self::Bars { bars, .. } = self {
-            for bar in bars.values() {
-                bar.finish_and_clear();
-            }
-        }
-    }
-}
-
-/// How many sessions of the tasks are in each stage.
-fn stages(tasks: &[TaskInfo]) -> impl Iterator<Item = (&'static str, u64)> {
-    STAGES.into_iter().map(|(name, statuses)| {
-        let counts = tasks
-            .iter()
-            .flat_map(|task| statuses.iter().filter_map(|s| task.sessions.get(s.as_str())));
-        (name, counts.map(|count| u64::from(*count)).sum())
-    })
-}
-
-/// `sessions: 3 running, 1 ended`.
-fn stages_line(tasks: &[TaskInfo]) -> String {
-    let taken = stages(tasks).filter(|(_, count)| *count > 0);
-    let parts: Vec<String> = taken.map(|(name, count)| format!("{count} {name}")).collect();
-    format!("sessions: {}", parts.join(", "))
 }
 
 /// A run of equal mask in a trace.

@@ -10,6 +10,7 @@ mod display;
 mod evidence;
 mod interrupt;
 mod paths;
+mod progress;
 mod rescoring;
 mod runs;
 mod stack;

@@ -3,7 +3,8 @@
 use crate::api::Api;
 use crate::args::LogName;
 use crate::commands::logs;
-use crate::display::{self, Progress};
+use crate::display;
+use crate::progress::Progress;
 use anyhow::{Result, bail};
 use polar_types::{
     AttemptInfo, Outcome, SessionInfo, SessionStatus, Side, TaskInfo, TaskStatus, TokenCounts,
@@ -56,6 +57,13 @@ pub(crate) async fn follow(api: &Api, mut infos: Vec<TaskInfo>) -> Result<Vec<Fo
         progress.update(&infos);
         if infos.iter().all(|task| task.status != TaskStatus::Running) {
             break;
+        }
+        if progress.is_quiet() {
+            let mut waiting = Vec::new();
+            for task in infos.iter().filter(|task| task.status == TaskStatus::Running) {
+                waiting.append(&mut api.sessions(task.task_id.as_str()).await?);
+            }
+            progress.explain(&waiting);
         }
         cursor = api.events(cursor, WAIT_SECONDS).await?.cursor;
     }

@@ -66,18 +66,25 @@ fn print_summary(
     let sum = |of: fn(&Checked) -> u64| checked.iter().map(of).sum::<u64>();
     writeln!(
         out,
-        "{} checked, {violated} violated: {}, {} tokens sampled, {} trained, {} records with the \
-         right hash",
+        "{} checked, {violated} violated: {}, {} tokens sampled, {} trained, {}",
         counted(checked.len() as u64, "session"),
         counted(sum(|session| session.traces), "trace"),
         sum(|session| session.sampled),
         sum(|session| session.trained),
-        sum(|session| session.fingerprints.checked),
+        hashes(sum(|session| session.fingerprints.checked)),
     )?;
     if let Some(rescored) = rescored {
         write!(out, "{}", rescored.text())?;
     }
     Ok(())
+}
+
+/// What the calls' records say of themselves.
+fn hashes(checked: u64) -> String {
+    match checked {
+        0 => "no records with a hash (token mode writes them)".to_owned(),
+        checked => format!("{} with the right hash", counted(checked, "record")),
+    }
 }
 
 /// What a session's traces were held against.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// No test waits longer for anything.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(300);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(600);
 
 /// Nothing of it is anybody else's, so that tests run beside each other and whatever the
 /// real user does.
