@@ -13,11 +13,13 @@
 //! kept once, so that memory grows with what is sampled and not with how often it is sent.
 
 mod lost;
+mod place;
 
 use crate::arguments::say_the_same;
 use crate::reply::parse_arguments;
 use crate::responses;
 use crate::{Block, Dialect, Message, Reply, Request, ResponsesTerms, Role};
+use place::Place;
 use polar_types::HistoryPolicy;
 use serde::Serialize;
 use std::collections::hash_map::DefaultHasher;
@@ -61,30 +63,6 @@ struct Told {
     front: u64,
     /// The last turn that was known again in the history it was sampled behind.
     behind: Option<usize>,
-}
-
-/// Where in a conversation a turn of the model's stands, by prints of what others say in it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Place {
-    /// All before it that users and tools say.
-    path: u64,
-    /// The message before it, which stays when a harness leaves out older ones.
-    before: u64,
-}
-
-impl Place {
-    fn is_like(self, other: Self) -> bool {
-        self.path == other.path || self.before == other.before
-    }
-
-    fn behind(self, message: &Message) -> Self {
-        let before = print_of(message);
-        let path = match message.role {
-            Role::User | Role::Tool => print((self.path, before)),
-            Role::System | Role::Developer | Role::Assistant => self.path,
-        };
-        Self { path, before }
-    }
 }
 
 /// A call's arguments that a harness has changed: its id, and the print of what it says now.
@@ -210,7 +188,7 @@ impl TurnMemory {
             let said = Said::of(&told.blocks);
             self.by_text.entry(print(said.text.trim())).or_default().push(turn);
             if said.is_silent() {
-                self.untold.entry(place.path).or_default().push(turn);
+                self.untold.entry(place.whole).or_default().push(turn);
             }
         } else {
             self.by_names.entry(print(names)).or_default().push(turn);
@@ -335,7 +313,8 @@ impl TurnMemory {
             let alike = there.filter_map(|turn| Some((likeness(*turn)?, *turn)));
             alike.max_by(|(one, _), (other, _)| one.cmp(other)).map(|(_, turn)| turn)
         };
-        most_like(&|at| at.path == place.path)
+        most_like(&|at| at.whole == place.whole)
+            .or_else(|| most_like(&|at| at.path == place.path))
             .or_else(|| most_like(&|at| at.before == place.before))
     }
 }
@@ -572,19 +551,6 @@ fn calls(blocks: &[Block]) -> impl Iterator<Item = (&str, &str, &str)> {
         }
         _ => None,
     })
-}
-
-/// A print of what a message ends in, the same in all dialects.
-fn print_of(message: &Message) -> u64 {
-    match message.blocks.last() {
-        None => 0,
-        Some(Block::Text(text)) => print(text.as_str()),
-        Some(Block::ToolResult { call_id, content, .. }) => {
-            let said = Said::of(content);
-            print((call_id, said.text))
-        }
-        Some(other) => print(format!("{other:?}")),
-    }
 }
 
 fn print(value: impl Hash) -> u64 {

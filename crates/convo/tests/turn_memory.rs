@@ -111,6 +111,50 @@ fn promise_2_a_turn_is_the_one_that_the_next_was_sampled_behind() {
     }
 }
 
+/// A message of two blocks, as agents send that end each with the same reminder.
+fn reminded(text: &str) -> Value {
+    let block = |text: &str| json!({"type": "text", "text": text});
+    json!({"role": "user", "content": [block(text), block("Remember the rules.")]})
+}
+
+/// Helpers of one kind are asked for different things, and all are reminded of the same.
+#[test]
+fn promise_2_turns_behind_messages_that_only_end_alike_are_not_taken_for_one_another() {
+    let mut session = Session::default();
+    let asked = ["one", "other"];
+    for name in asked {
+        session.turn(&[reminded(name)], vec![reasoning(name), text("Well.")]);
+    }
+    for name in asked {
+        let (seen, _) = session.history(&[reminded(name), said("Well."), user("and?")]);
+        assert_eq!(seen[1]["reasoning_content"], name, "{seen:?}");
+    }
+    // One that comes with another beginning is known by its end, as before.
+    let (seen, _) = session.history(&[reminded("edited"), said("Well."), user("and?")]);
+    assert_eq!(seen[1]["reasoning_content"], "other", "{seen:?}");
+    // The same with calls of which an engine counts the ids anew.
+    let mut session = Session::default();
+    for name in asked {
+        let told = call(0, "call_0", SAMPLED);
+        session.turn(&[reminded(name)], vec![reasoning(name), told]);
+    }
+    for name in asked {
+        let (seen, _) = session.history(&[reminded(name), called(&[("call_0", SAMPLED)])]);
+        assert_eq!(seen[1]["reasoning_content"], name, "{seen:?}");
+    }
+}
+
+/// A turn that nobody was told of belongs where it was sampled, and nowhere else.
+#[test]
+fn promise_2_an_untold_turn_is_put_behind_its_own_message_alone() {
+    let mut session = Session::default();
+    session.turn(&[reminded("one")], vec![reasoning("cut while it thought")]);
+    let (seen, _) = session.history(&[reminded("one"), user("go on")]);
+    assert_eq!(seen[1]["reasoning_content"], "cut while it thought", "{seen:?}");
+    let (seen, _) = session.history(&[reminded("other"), user("go on")]);
+    assert_eq!(seen.len(), 2, "{seen:?}");
+}
+
 #[test]
 fn a_call_in_whose_place_the_harness_puts_its_own_is_put_back() {
     let stand_in = |name: &str, id: &str| {

@@ -106,7 +106,7 @@ impl TurnMemory {
     /// The turn that stood behind what was asked so far, if its client was told nothing of it.
     fn untold_turn(&self, asked: &[Message], place: Place, front: u64) -> Option<&Told> {
         let last = asked.iter().rev().find(|message| !is_system(message.role))?;
-        let turns = self.untold.get(&place.path).filter(|_| last.role != Role::Assistant)?;
+        let turns = self.untold.get(&place.whole).filter(|_| last.role != Role::Assistant)?;
         let is_there = |turn: &&Told| turn.front == front && turn.asked == asked.len();
         turns.iter().rev().map(|turn| &self.turns[*turn]).find(is_there)
     }
