@@ -13,7 +13,14 @@ HERE = Path(__file__).parent
 class Deployment:
     """Everything started; `stop` ends it."""
 
-    def __init__(self, folder: Path, isolation: str, lease_seconds: float) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        isolation: str,
+        lease_seconds: float,
+        nodes: tuple[str, ...] = ("a", "b"),
+        concurrency: int = 4,
+    ) -> None:
         binary = find_binary()
         self.folder = folder
         self.port = free_port()
@@ -28,10 +35,11 @@ class Deployment:
         try:
             url = self._engine.start()
             self.server.start()
-            for name in ("a", "b"):
+            for name in nodes:
                 command = [binary, "gateway", f"--rollout-server=127.0.0.1:{self.port}"]
                 command += [f"--engine={url}", "--engine-kind=vllm", f"--node-id=kill-test-{name}"]
-                command += [f"--port={free_port()}", "--control-port=0", "--concurrency=4"]
+                command += [f"--port={free_port()}", "--control-port=0"]
+                command += [f"--concurrency={concurrency}"]
                 command += [f"--local-isolation={isolation}", f"--state={folder / name}"]
                 node = Process(f"node {name}", command, r"control\s+(\S+)", folder / f"{name}.log")
                 self.nodes.append(node)
@@ -45,7 +53,7 @@ class Deployment:
             process.stop()
 
     def node_folders(self) -> list[Path]:
-        return [self.folder / name / "node" for name in ("a", "b")]
+        return [self.folder / node.log.stem / "node" for node in self.nodes]
 
     def blob_folder(self) -> Path:
         return self.folder / "s" / "server" / "blobs"

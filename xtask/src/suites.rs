@@ -182,7 +182,7 @@ pub(crate) const ALL: &[Suite] = &[
     },
     Suite {
         name: "kill",
-        about: "kill -9 of server and nodes at random points; four minutes",
+        about: "kill -9 of server, nodes and trainers at random points; five minutes",
         default: false,
         run: kill,
     },
@@ -303,7 +303,7 @@ fn rust() -> Result<Counts> {
 
 fn sdk() -> Result<Counts> {
     let polar = polar()?;
-    let venv = python::venv("sdk", &["httpx>=0.25,<1", "pydantic>=2.5,<3"], &DEVELOPMENT)?;
+    let venv = python::venv("sdk", &SDK, &DEVELOPMENT)?;
     let mut counts = venv.tool("ruff", &["check"]).args(&PYTHON).check()?;
     counts.add(venv.tool("ruff", &["format", "--check"]).args(&PYTHON).check()?);
     let mypy = ["--config-file", "pyproject.toml"];
@@ -320,6 +320,9 @@ fn sdk() -> Result<Counts> {
 
 /// Folders whose Python is held to one style.
 const PYTHON: [&str; 4] = ["python", "tests/sdk", "tests/trainers", "examples"];
+
+/// What the SDK needs, as `python/pyproject.toml` says.
+const SDK: [&str; 2] = ["httpx>=0.25,<1", "pydantic>=2.5,<3"];
 
 /// As `dev` in `python/pyproject.toml` says.
 const DEVELOPMENT: [&str; 4] = ["numpy>=1.22,<3", "pytest>=8,<10", "mypy>=1.11,<3", "ruff>=0.6,<1"];
@@ -343,7 +346,7 @@ fn clients_js() -> Result<Counts> {
 
 /// With the profile of the other suites, whose build it goes on with.
 fn wheel() -> Result<Counts> {
-    let venv = python::venv("wheel", &["httpx>=0.25,<1", "pydantic>=2.5,<3"], &[])?;
+    let venv = python::venv("wheel", &SDK, &[])?;
     let profile = "--config-settings=build-args=--profile dev";
     let mut counts =
         venv.python(&["-m", "pip", "install", "--quiet", "./python", profile]).check()?;
@@ -470,7 +473,13 @@ fn cache() -> Result<String> {
 }
 
 fn kill() -> Result<Counts> {
-    Command::new("python3", &["tests/kill/run.py"]).env("POLAR_BINARY", &polar()?).run()
+    let polar = polar()?;
+    let mut counts =
+        Command::new("python3", &["tests/kill/run.py"]).env("POLAR_BINARY", &polar).run()?;
+    let venv = python::venv("trainer", &SDK, &[])?;
+    let trainers = venv.python(&["tests/kill/trainers.py"]).env("PYTHONPATH", "python/src");
+    counts.add(trainers.env("POLAR_BINARY", &polar).run()?);
+    Ok(counts)
 }
 
 /// Builds the `polar` binary, as the tests of the command line have it, and says where it is.
