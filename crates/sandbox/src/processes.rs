@@ -112,30 +112,35 @@ fn numbers(pid: Pid) -> Vec<String> {
 
 /// All living descendants of a process, without itself.
 pub(crate) fn descendants(root: Pid) -> HashSet<Pid> {
-    let parents: Vec<(Pid, Pid)> =
-        all().into_iter().filter_map(|pid| Some((pid, state(pid)?.parent?))).collect();
+    descendants_in(&states(), root)
+}
+
+/// All living descendants of a process, and the members of the group that it leads.
+pub(crate) fn family(root: Pid) -> HashSet<Pid> {
+    // One look for both: on a busy machine `/proc` is long.
+    let states = states();
+    let mut found = descendants_in(&states, root);
+    let in_group = |(pid, state): &(Pid, State)| (state.group == Some(root)).then_some(*pid);
+    found.extend(states.iter().filter_map(in_group));
+    found
+}
+
+fn descendants_in(states: &[(Pid, State)], root: Pid) -> HashSet<Pid> {
     let mut found = HashSet::from([root]);
     let mut before = 0;
     while found.len() > before {
         before = found.len();
-        found.extend(
-            parents
-                .iter()
-                .filter(|(_, up)| found.contains(up))
-                .map(|(pid, _)| *pid)
-                .collect::<Vec<_>>(),
-        );
+        let is_child = |state: &State| state.parent.is_some_and(|up| found.contains(&up));
+        let children = states.iter().filter(|(_, state)| is_child(state));
+        let children: Vec<Pid> = children.map(|(pid, _)| *pid).collect();
+        found.extend(children);
     }
     found.remove(&root);
     found
 }
 
-/// Living members of a process group.
-pub(crate) fn group(leader: Pid) -> HashSet<Pid> {
-    all()
-        .into_iter()
-        .filter(|pid| state(*pid).is_some_and(|state| state.group == Some(leader)))
-        .collect()
+fn states() -> Vec<(Pid, State)> {
+    all().into_iter().filter_map(|pid| Some((pid, state(pid)?))).collect()
 }
 
 struct State {

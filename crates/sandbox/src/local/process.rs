@@ -5,7 +5,7 @@
 //! carries the mark, so that leaving the group, or the parent, is not enough to live on.
 
 use crate::exec::{Outputs, exit_code, stdin_file};
-use crate::processes::{EXEC_MARK, SANDBOX_MARK, descendants, end_all, group, kill, marked};
+use crate::processes::{EXEC_MARK, SANDBOX_MARK, end_all, family, kill, marked};
 use crate::spawner::Spawner;
 use crate::{Exec, ExecEnd, SandboxError};
 use rustix::process::Pid;
@@ -40,7 +40,7 @@ pub(super) async fn run(
         Ok(child) => child,
         Err(problem) => return not_started(program, &problem, exec).await,
     };
-    let tree = Tree { root: id(&child), mark: exec_mark };
+    let mut tree = Tree { root: id(&child), mark: exec_mark, is_over: false };
     let pipes = child.stdout.take().zip(child.stderr.take());
     let (stdout, stderr) = pipes.ok_or_else(|| failed(io::Error::other("no pipes")))?;
     let outputs = Outputs::keep(stdout, stderr, exec);
@@ -48,7 +48,8 @@ pub(super) async fn run(
         Ok(status) => status.map(|status| ExecEnd::Exited(exit_code(status))),
         Err(_) => Ok(ExecEnd::TimedOut),
     };
-    if !end_all(|| tree.members()).await {
+    tree.is_over = end_all(|| tree.members()).await;
+    if !tree.is_over {
         return Err(SandboxError::retryable("end command", "its processes cannot be killed"));
     }
     let end = end.map_err(|problem| SandboxError::retryable("run command", problem));
@@ -57,18 +58,19 @@ pub(super) async fn run(
     end
 }
 
-/// Everything a command started. Dropping it kills what is found at that moment.
+/// Everything a command started. Dropping it kills what is found at that moment, unless it was
+/// seen that nothing is left.
 struct Tree {
     root: Option<Pid>,
     mark: String,
+    is_over: bool,
 }
 
 impl Tree {
     fn members(&self) -> HashSet<Pid> {
         let mut members = marked(EXEC_MARK, |mark| mark == self.mark);
         if let Some(root) = self.root {
-            members.extend(group(root));
-            members.extend(descendants(root));
+            members.extend(family(root));
         }
         members
     }
@@ -76,6 +78,9 @@ impl Tree {
 
 impl Drop for Tree {
     fn drop(&mut self) {
+        if self.is_over {
+            return;
+        }
         // Killing takes parents away, which hides nothing: marks stay. Twice, for what
         // was forked during the first look.
         kill(&self.members());
