@@ -10,6 +10,7 @@ use polar_gateway::EngineWatch;
 use polar_types::{EngineWeights, NodeId, WeightOrder, WeightReport, WeightState, WeightTarget};
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -22,6 +23,8 @@ pub(crate) struct WeightFollower {
     node_id: NodeId,
     weights: Arc<Weights>,
     target: watch::Sender<Option<WeightTarget>>,
+    /// The place of the target that the engine tells of; 0 before the first.
+    begun: Arc<AtomicU64>,
     changing: JoinHandle<()>,
 }
 
@@ -35,8 +38,10 @@ impl WeightFollower {
     ) -> Option<Self> {
         let weights = Arc::clone(engine.weights()?);
         let (target, targets) = watch::channel(None);
-        let changing = tokio::spawn(change(Arc::clone(&weights), targets, watch));
-        Some(Self { client, node_id, weights, target, changing })
+        let begun = Arc::new(AtomicU64::new(0));
+        let changing = change(Arc::clone(&weights), targets, watch, Arc::clone(&begun));
+        let changing = tokio::spawn(changing);
+        Some(Self { client, node_id, weights, target, begun, changing })
     }
 
     /// Reports and asks, again and again.
@@ -85,8 +90,8 @@ impl WeightFollower {
 
     fn report(&self, told: &Told) -> WeightReport {
         let target = self.target.borrow();
-        let wanted = target.as_ref().map(|target| &target.update.version);
-        let engine = match wanted == told.wanted.as_ref() {
+        let wanted = target.as_ref().map_or(0, |target| target.ordinal);
+        let engine = match wanted == self.begun.load(Ordering::Acquire) {
             true => told.engine.clone(),
             // It is still busy with the update before.
             false => EngineWeights {
@@ -110,9 +115,14 @@ async fn change(
     weights: Arc<Weights>,
     mut targets: watch::Receiver<Option<WeightTarget>>,
     watch: Arc<EngineWatch>,
+    begun: Arc<AtomicU64>,
 ) {
     while targets.changed().await.is_ok() {
         let Some(target) = targets.borrow_and_update().clone() else { continue };
+        // In this order, so that nothing of the update before is told of this one, whose version
+        // may be the same.
+        weights.set_out();
+        begun.store(target.ordinal, Ordering::Release);
         weights.bring_to(&target.update, false).await;
         loop {
             if weights.fence().is_some() {

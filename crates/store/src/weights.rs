@@ -108,15 +108,28 @@ fn status(engines: &[EngineWeights], nodes: &[WeightNode]) -> UpdateStatus {
     }
 }
 
-/// The refusal of another update under a version that is taken.
-pub(crate) fn other_update(
-    stored: &WeightUpdateRequest,
+/// What becomes of a push under a version that was pushed before.
+pub(crate) enum Repeat {
+    /// It is the same update.
+    Same,
+    /// It is made anew, and is the newest: it had not come through, or others came after it.
+    Again,
+}
+
+/// Under one version there are the same weights always: tokens carry no more than its name.
+pub(crate) fn repeat(
+    stored: &WeightUpdate,
     given: &WeightUpdateRequest,
-) -> Option<StoreError> {
-    let field = stored.differs_in(given)?;
-    Some(StoreError::Conflict(format!(
-        "version {:?} was pushed before with another `{field}`; send the same again, or give \
-         these weights a version of their own",
-        stored.version
-    )))
+) -> Result<Repeat, StoreError> {
+    let is_over = matches!(stored.status, UpdateStatus::Partial | UpdateStatus::Superseded);
+    match stored.request.differs_in(given) {
+        None if is_over => Ok(Repeat::Again),
+        Some(field) if is_over && field != "source" => Ok(Repeat::Again),
+        None => Ok(Repeat::Same),
+        Some(field) => Err(StoreError::Conflict(format!(
+            "version {:?} was pushed before with another `{field}`; send the same again, or give \
+             these weights a version of their own",
+            stored.request.version
+        ))),
+    }
 }

@@ -31,7 +31,7 @@ pub use spec::{
 pub use swebench_instance::{InstanceError, InstanceTests};
 
 use crate::{
-    CallRole, CallbackState, EarlyStop, FieldProblem, GroupId, HistoryPolicy, QueueName,
+    CallRole, CallbackState, EarlyStop, FieldProblem, GroupId, HistoryPolicy, LeftOut, QueueName,
     SamplingPins, TaskId,
 };
 use serde::{Deserialize, Serialize, de};
@@ -362,6 +362,12 @@ pub struct TaskInfo {
     /// Queue that a trainer pulls its batches from.
     #[serde(default)]
     pub queue: QueueName,
+    /// Number of the batch that it is in, or was left out of while that was made; absent before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub batch: Option<u64>,
+    /// Why it is in no batch and comes in none; absent where it is in one, or may come in one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left_out: Option<LeftOut>,
     /// Sessions per status, for example `{"running": 3, "completed": 5}`.
     pub sessions: BTreeMap<String, u32>,
     /// Mean reward over the sessions that have one.

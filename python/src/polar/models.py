@@ -698,6 +698,10 @@ TaskStatus = Union[Literal["running", "completed", "failed", "cancelled"], str]
 """Where a task stands."""
 
 
+LeftOut = Union[Literal["cancelled", "too_few_usable", "equal_rewards", "stale", "rejected"], str]
+"""Why a group is in no batch."""
+
+
 CallbackStatus = Union[Literal["pending", "delivered", "failed"], str]
 """Whether the client's URL has been told of an end."""
 
@@ -744,6 +748,14 @@ class TaskInfo(TaskMembers):
 
     queue: Optional[QueueName] = None
     """Queue that a trainer pulls its batches from."""
+
+    batch: Optional[int] = None
+    """Number of the batch that it is in, or was left out of while that was made; absent before.
+    """
+
+    left_out: Optional[LeftOut] = None
+    """Why it is in no batch and comes in none; absent where it is in one, or may come in one.
+    """
 
     mean_reward: Optional[float] = None
     """Mean reward over the sessions that have one."""
@@ -1935,7 +1947,7 @@ class Batch(Model):
     groups: list[BatchGroup]
     """Its groups, oldest first."""
 
-    left_out: dict[str, int] = {}
+    left_out: dict[LeftOut, int] = {}
     """Groups left out while it was made, by reason."""
 
 
@@ -1960,7 +1972,7 @@ class QueueInfo(Model):
     max_ahead: Optional[int] = None
     """Most of them, as last asked for."""
 
-    left_out: dict[str, int] = {}
+    left_out: dict[LeftOut, int] = {}
     """Groups that are in no batch and come in none, by reason."""
 
 
@@ -2196,6 +2208,7 @@ __all__ = [
     "JudgeEvaluator",
     "JudgeInput",
     "LayoutSize",
+    "LeftOut",
     "LineageInfo",
     "McpServer",
     "MountSpec",

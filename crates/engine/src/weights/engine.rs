@@ -2,7 +2,7 @@
 
 use crate::EngineError;
 use async_trait::async_trait;
-use polar_types::WeightSource;
+use polar_types::{ErrorClass, WeightSource};
 use tokio::time::Instant;
 
 /// An engine whose weights can be changed. Every question has to be answered by `until`.
@@ -34,4 +34,21 @@ pub trait WeightEngine: Send + Sync {
 
     /// Ends what it samples under these names. Their replies end with what there is.
     async fn abort(&self, request_ids: &[String], until: Instant) -> Result<(), EngineError>;
+}
+
+/// A failure of one of the trainer's own requests: says which. Behind one that was carried out, a refusal leaves weights that
+/// nobody knows, and is not taken for one.
+pub(super) fn of_request(error: EngineError, index: usize, path: &str) -> EngineError {
+    let what = match error.class {
+        ErrorClass::NotFound => format!("the engine has no route {path}"),
+        _ => error.message,
+    };
+    let message = format!("source.engine.requests[{index}]: {what}");
+    match index {
+        0 => EngineError { message, ..error },
+        _ => EngineError {
+            message: format!("{message}; the requests before it were carried out"),
+            ..EngineError::new(ErrorClass::Unavailable, "")
+        },
+    }
 }

@@ -44,8 +44,6 @@ pub struct Weights {
 /// How far an engine is.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Told {
-    /// With the update of this version; none before the first.
-    pub wanted: Option<String>,
     /// How far.
     pub engine: EngineWeights,
 }
@@ -63,13 +61,19 @@ impl Weights {
             calls: UpdateCalls::default(),
             at: None,
         };
-        let told = Told { wanted: None, engine: engine_weights };
+        let told = Told { engine: engine_weights };
         Arc::new(Self { engine, gate, told: watch::Sender::new(told) })
     }
 
     /// How far it is with the update that it was given last, kept up to date.
     pub fn told(&self) -> watch::Receiver<Told> {
         self.told.subscribe()
+    }
+
+    /// Tells nothing more of the update before: another is about to be made.
+    pub fn set_out(&self) {
+        self.told.send_modify(|told| told.engine.held_seconds = None);
+        self.tell(WeightState::Waiting, None);
     }
 
     /// Why no call begins now, where the engine is fenced.

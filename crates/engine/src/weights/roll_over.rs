@@ -42,7 +42,6 @@ impl Weights {
         let begun = Instant::now();
         let until = begun + Duration::from_secs_f64(update.deadline_seconds);
         self.gate.hold();
-        self.told.send_modify(|told| told.wanted = Some(update.version.clone()));
         self.tell(WeightState::Draining, None);
         let done = self.make(update, again, until).await;
         let held = begun.elapsed().as_secs_f64();
@@ -93,8 +92,8 @@ impl Weights {
         } else if again && !update.source.is_repeatable() {
             let found = found.as_deref().unwrap_or("none");
             return Err(Stop::Fenced(format!(
-                "it has weights {found}, and only the trainer can move {version} again; push new \
-                 ones"
+                "it has weights {found}, and only the trainer can move {version} again; push it \
+                 when that is done, or others"
             )));
         } else {
             self.drain(engine, update, until).await?;
@@ -309,8 +308,8 @@ fn not_begun(error: EngineError) -> Stop {
 
 fn still_running(calls: u64, update: &WeightUpdateRequest) -> Stop {
     Stop::Unchanged(format!(
-        "{calls} calls had not ended in time of {} s; push again, under another version, with a \
-         longer deadline or the mode pause or continue",
+        "{calls} calls had not ended in the time that `deadline_seconds` ({}) leaves them; push it \
+         again with more, or with the `mode` pause or continue",
         update.deadline_seconds
     ))
 }

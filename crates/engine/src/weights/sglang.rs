@@ -1,6 +1,6 @@
 //! SGLang, which has a route for each step.
 
-use super::engine::WeightEngine;
+use super::engine::{WeightEngine, of_request};
 use crate::EngineError;
 use crate::sglang::{MODEL_INFO, Sglang};
 use async_trait::async_trait;
@@ -56,8 +56,9 @@ impl WeightEngine for Sglang {
                 self.told("/load_lora_adapter", &body, until).await.map(drop)
             }
             WeightSource::Engine { requests } => {
-                for call in requests {
-                    self.told(&call.path, &json!(call.body), until).await?;
+                for (index, call) in requests.iter().enumerate() {
+                    let told = self.told(&call.path, &json!(call.body), until).await;
+                    told.map_err(|error| of_request(error, index, &call.path))?;
                 }
                 Ok(())
             }

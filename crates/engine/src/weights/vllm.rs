@@ -1,6 +1,6 @@
 //! vLLM, with the routes that it has in its development mode.
 
-use super::engine::WeightEngine;
+use super::engine::{WeightEngine, of_request};
 use crate::EngineError;
 use crate::transport::Transport;
 use crate::vllm::{Vllm, WEIGHT_INFO};
@@ -46,8 +46,10 @@ impl WeightEngine for Vllm {
                 loaded.map(drop).map_err(|error| needs_lora(error, name))
             }
             WeightSource::Engine { requests } => {
-                for call in requests {
-                    self.told(&call.path, &json!(call.body), until).await?;
+                // The pause before them has shown that the routes for weights are there.
+                for (index, call) in requests.iter().enumerate() {
+                    let told = self.transport.tell(&call.path, &json!(call.body), until).await;
+                    told.map_err(|error| of_request(error, index, &call.path))?;
                 }
                 Ok(())
             }

@@ -437,6 +437,37 @@ async fn weights_that_the_trainer_moved_are_not_made_up() {
     assert_eq!(served.state(), WeightState::Current);
 }
 
+/// A route that is not there is told by its place. Behind a request that was carried out, nobody
+/// knows what weights there are.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_of_the_trainers_that_fails_is_named() {
+    let served = Served::start(Some(simulated_model()), 60.0).await;
+    let call = |path: &str| serde_json::json!({"path": path, "body": {"new_version": "x"}});
+    for (paths, state, reason) in [
+        (
+            &["/nowhere"][..],
+            WeightState::Unchanged,
+            "requests[0]: the engine has no route /nowhere",
+        ),
+        (
+            &["/update_weight_version", "/nowhere"],
+            WeightState::Fenced,
+            "requests[1]: the engine has no route /nowhere; the requests before it were carried out",
+        ),
+    ] {
+        let requests: Vec<_> = paths.iter().map(|path| call(path)).collect();
+        let source = serde_json::json!({"engine": {"requests": requests}});
+        let wanted = WeightUpdateRequest {
+            source: serde_json::from_value(source).unwrap(),
+            ..update("17", UpdateMode::Pause)
+        };
+        within("the update", served.weights.bring_to(&wanted, false)).await;
+        assert_eq!(served.state(), state, "{}", served.reason());
+        assert!(served.reason().contains(reason), "{}", served.reason());
+        assert!(!served.is_paused().await);
+    }
+}
+
 /// Whoever paused it was killed: nothing would ever answer.
 #[tokio::test(flavor = "multi_thread")]
 async fn promise_6_an_engine_that_was_left_paused_goes_on() {

@@ -73,6 +73,10 @@ async fn a_bad_task_is_told_every_wrong_field() {
             ],
         ),
         (
+            json!({ "harness": shell, "runtime": { "type": "local", "gpus": 0 } }),
+            vec!["runtime.gpus: must be at least 1; leave it out for none"],
+        ),
+        (
             json!({ "harness": shell, "trajectory_strategy": "prefix_mergin" }),
             vec![
                 "trajectory_strategy: must be one of `per_request`, `prefix_merging`, `prefix_tree`",

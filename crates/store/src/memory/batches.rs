@@ -115,8 +115,8 @@ impl State {
     }
 
     pub(super) fn queue_infos(&self) -> Vec<QueueInfo> {
-        let named = self.tasks.values().map(|task| &task.spec.queue);
-        let names: BTreeSet<&QueueName> = named.chain(self.queues.keys()).collect();
+        let names: BTreeSet<&QueueName> =
+            self.tasks.values().map(|task| &task.spec.queue).collect();
         names.into_iter().map(|name| self.queue_info(name)).collect()
     }
 

@@ -25,6 +25,8 @@ pub(super) struct State {
     pub(super) last_task: u64,
     pub(super) last_session: u64,
     pub(super) weights: Vec<Weights>,
+    /// The place of the newest of them.
+    pub(super) last_weights: u64,
     pub(super) stored: Stored,
 }
 
@@ -172,6 +174,8 @@ impl State {
             harness: task.spec.harness.name.clone(),
             num_samples: task.spec.num_samples,
             queue: task.spec.queue.clone(),
+            batch: task.batch.map(|(number, _)| number),
+            left_out: task.batch.and_then(|(_, left_out)| left_out),
             sessions,
             mean_reward: (!rewards.is_empty()).then_some(mean),
             callback: self.callback_of(None, id),

@@ -2,7 +2,7 @@
 
 use super::state::{State, Weights};
 use crate::rules::{plus, rfc3339};
-use crate::weights::{PushedWeights, StoredUpdate, WeightNode, are_all_new, other_update};
+use crate::weights::{PushedWeights, Repeat, StoredUpdate, WeightNode, are_all_new, repeat};
 use crate::{Limits, StoreError};
 use polar_types::{EngineWeights, WeightReport, WeightTarget, WeightUpdate, WeightUpdateRequest};
 
@@ -14,26 +14,27 @@ impl State {
         now: i64,
     ) -> Result<PushedWeights, StoreError> {
         let version = request.version.clone();
-        let known = self.weights.iter().find(|known| known.update.request.version == version);
-        if let Some(refused) = known.and_then(|known| other_update(&known.update.request, &request))
-        {
-            return Err(refused);
+        match self.weight_update(&version, limits, now) {
+            Ok(known) => match repeat(&known, &request)? {
+                Repeat::Same => return Ok(PushedWeights { update: known, created: false }),
+                Repeat::Again => self.weights.retain(|one| one.update.request.version != version),
+            },
+            Err(StoreError::NotFound { .. }) => {}
+            Err(other) => return Err(other),
         }
-        let created = known.is_none();
-        if created {
-            let ordinal = self.weights.len() as u64 + 1;
-            let update = StoredUpdate { request, ordinal, requested_at: now, done_at: None };
-            self.weights.push(Weights { update, engines: Default::default() });
-            self.stored.weights = true;
-        }
-        Ok(PushedWeights { update: self.weight_update(&version, limits, now)?, created })
+        self.last_weights += 1;
+        let ordinal = self.last_weights;
+        let update = StoredUpdate { request, ordinal, requested_at: now, done_at: None };
+        self.weights.push(Weights { update, engines: Default::default() });
+        self.stored.weights = true;
+        Ok(PushedWeights { update: self.weight_update(&version, limits, now)?, created: true })
     }
 
     pub(super) fn note_weights(&mut self, report: &WeightReport, limits: &Limits, now: i64) {
         let nodes = self.weight_nodes(limits, now);
-        let newest = self.weights.len() as u64;
-        let known = report.known.and_then(|ordinal| ordinal.checked_sub(1));
-        let known = known.and_then(|index| self.weights.get_mut(usize::try_from(index).ok()?));
+        let newest = self.last_weights;
+        let mut all = self.weights.iter_mut();
+        let known = report.known.and_then(|known| all.find(|one| one.update.ordinal == known));
         let Some(weights) = known else { return };
         for engine in &report.engines {
             let told = EngineWeights { node_id: None, at: None, ..engine.clone() };
@@ -79,7 +80,7 @@ impl State {
     }
 
     fn shown_weights(&self, weights: &Weights, nodes: &[WeightNode]) -> WeightUpdate {
-        let is_newest = weights.update.ordinal == self.weights.len() as u64;
+        let is_newest = weights.update.ordinal == self.last_weights;
         weights.update.clone().shown(weights.told(), nodes, is_newest)
     }
 

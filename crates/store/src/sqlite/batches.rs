@@ -198,9 +198,9 @@ pub(super) async fn batch(
     assemble(db, queue, number, groups, (None, &Versions::default())).await
 }
 
-/// Queues by name.
+/// Queues by name. One that was asked for and never had a group may be a slip of the pen.
 pub(super) async fn queues(db: &mut SqliteConnection) -> Result<Vec<QueueInfo>, StoreError> {
-    let rows = sqlx::query("SELECT queue FROM queue UNION SELECT queue FROM task ORDER BY queue")
+    let rows = sqlx::query("SELECT DISTINCT queue FROM task ORDER BY queue")
         .fetch_all(&mut *db)
         .await
         .map_err(backend)?;

@@ -16,7 +16,8 @@ use std::collections::{BTreeMap, HashMap};
 
 pub(super) async fn task(db: &mut SqliteConnection, id: &TaskId) -> Result<TaskInfo, StoreError> {
     let row = sqlx::query(
-        "SELECT task_id, status, harness, num_samples, queue, created_at, updated_at, metadata
+        "SELECT task_id, status, harness, num_samples, queue, batch, left_out, created_at, updated_at,
+             metadata
          FROM task WHERE task_id = $1",
     )
     .bind(id.as_str())
@@ -47,7 +48,8 @@ pub(super) async fn tasks(
     query: &TaskQuery,
 ) -> Result<TaskPage, StoreError> {
     let mut select = QueryBuilder::<Sqlite>::new(
-        "SELECT task_id, status, harness, num_samples, queue, created_at, updated_at, metadata, ordinal
+        "SELECT task_id, status, harness, num_samples, queue, batch, left_out, created_at, updated_at,
+             metadata, ordinal
          FROM task WHERE ordinal < ",
     );
     select.push_bind(query.before.map_or(i64::MAX, position));

@@ -87,6 +87,14 @@ pub(super) fn task_info(row: &SqliteRow) -> Result<TaskInfo, StoreError> {
         harness: get(row, "harness")?,
         num_samples: count(row, "num_samples")?,
         queue: word(row, "queue")?,
+        batch: match get::<Option<i64>, _>(row, "batch")? {
+            Some(_) => Some(count(row, "batch")?),
+            None => None,
+        },
+        left_out: match get::<Option<String>, _>(row, "left_out")? {
+            Some(_) => Some(word(row, "left_out")?),
+            None => None,
+        },
         sessions: BTreeMap::new(),
         mean_reward: None,
         callback: None,

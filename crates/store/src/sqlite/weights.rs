@@ -4,7 +4,7 @@ use super::read;
 use super::rows::{backend, count, get, json, position, to_json, word};
 use super::writer::{Work, Write};
 use crate::rules::rfc3339;
-use crate::weights::{PushedWeights, StoredUpdate, WeightNode, are_all_new, other_update};
+use crate::weights::{PushedWeights, Repeat, StoredUpdate, WeightNode, are_all_new, repeat};
 use crate::{Limits, StoreError};
 use async_trait::async_trait;
 use polar_types::{EngineWeights, WeightReport, WeightTarget, WeightUpdate, WeightUpdateRequest};
@@ -23,15 +23,16 @@ impl Write for Push {
     async fn apply(&self, work: &mut Work<'_>) -> Result<PushedWeights, StoreError> {
         let version = self.request.version.as_str();
         if let Some(update) = updates(work.db, work.limits, Some(version), 1, self.now).await?.pop()
+            && let Repeat::Same = repeat(&update, &self.request)?
         {
-            return match other_update(&update.request, &self.request) {
-                Some(refused) => Err(refused),
-                None => Ok(PushedWeights { update, created: false }),
-            };
+            return Ok(PushedWeights { update, created: false });
         }
+        // Its new place is behind all others, where no engine has said anything yet.
         sqlx::query(
             "INSERT INTO weight_update (version, ordinal, body, requested_at)
-             VALUES ($1, (SELECT COALESCE(MAX(ordinal), 0) + 1 FROM weight_update), $2, $3)",
+             VALUES ($1, (SELECT COALESCE(MAX(ordinal), 0) + 1 FROM weight_update), $2, $3)
+             ON CONFLICT (version) DO UPDATE SET ordinal = excluded.ordinal,
+                 body = excluded.body, requested_at = excluded.requested_at, done_at = NULL",
         )
         .bind(version)
         .bind(to_json("weight update", &self.request)?)

@@ -114,6 +114,15 @@ async fn groups_come_oldest_first_and_those_left_out_are_counted(store: &dyn Tas
     let left_out =
         [(LeftOut::EqualRewards, 1), (LeftOut::Cancelled, 1), (LeftOut::TooFewUsable, 2)];
     assert_eq!(batch.left_out, left_out.into());
+    for (id, reason) in [
+        ("good", None),
+        ("equal", Some(LeftOut::EqualRewards)),
+        ("gone", Some(LeftOut::Cancelled)),
+        ("lost", Some(LeftOut::TooFewUsable)),
+    ] {
+        let task = store.task(&id.parse().unwrap()).await.unwrap();
+        assert_eq!((task.batch, task.left_out), (Some(1), reason), "{id}");
+    }
     let group = &batch.groups[0];
     assert_eq!(group.mean_reward, Some(0.5));
     assert_eq!(group.sessions.iter().map(|s| s.reward).collect::<Vec<_>>(), [Some(1.0), Some(0.0)]);
@@ -287,10 +296,11 @@ async fn queues_do_not_share_groups(store: &dyn TaskStore) {
     end_both(store, &eval, "e").await;
     assert_eq!(names(&next(store, 0, json!({ "queue": "eval" })).await.unwrap()), ["e"]);
     assert_eq!(names(&next(store, 0, json!({ "queue": "train" })).await.unwrap()), ["t"]);
-    assert_eq!(next(store, 0, json!({})).await, None);
+    // A slip of the pen makes no queue.
+    assert_eq!(next(store, 0, json!({ "queue": "trian", "max_ahead": 4 })).await, None);
     let queues = store.queues().await.unwrap();
     let queues: Vec<_> = queues.iter().map(|queue| (queue.queue.as_str(), queue.last)).collect();
-    assert_eq!(queues, [("default", 0), ("eval", 1), ("train", 1)]);
+    assert_eq!(queues, [("eval", 1), ("train", 1)]);
 }
 
 async fn a_cursor_that_was_never_given_is_refused(store: &dyn TaskStore) {

@@ -11,6 +11,8 @@ on_every_store!(
     the_same_update_again_is_the_same_and_another_is_refused_by_its_field,
     an_update_is_everywhere_once_every_living_node_says_so,
     an_engine_that_settled_otherwise_makes_it_partial,
+    what_did_not_come_through_is_pushed_again_under_its_name,
+    older_weights_are_the_newest_when_they_are_pushed_again,
 );
 
 fn update(version: &str) -> WeightUpdateRequest {
@@ -105,4 +107,50 @@ async fn an_engine_that_settled_otherwise_makes_it_partial(store: &dyn TaskStore
     let without = store.weight_update("1", at(later)).await.unwrap();
     assert_eq!(without.status, UpdateStatus::Current);
     assert_eq!(without.engines.len(), 1, "{:?}", without.engines);
+}
+
+async fn what_did_not_come_through_is_pushed_again_under_its_name(store: &dyn TaskStore) {
+    store.claim(&node("a"), 0, at(0)).await.unwrap();
+    let first = store.push_weights(update("1"), at(1)).await.unwrap();
+    // While it is on its way, the same is the same, and another way is another update.
+    let patient = WeightUpdateRequest { deadline_seconds: 600.0, ..update("1") };
+    assert!(!store.push_weights(update("1"), at(1)).await.unwrap().created);
+    store.push_weights(patient.clone(), at(1)).await.unwrap_err();
+    store.note_weights(&report("a", 1, WeightState::Unchanged), at(2)).await.unwrap();
+    assert_eq!(status(store, "1", 2).await, UpdateStatus::Partial);
+    // Other weights under the name would be what its tokens do not say.
+    let other = WeightUpdateRequest { source: WeightSource::Label {}, ..update("1") };
+    store.push_weights(other, at(3)).await.unwrap_err();
+    let again = store.push_weights(patient.clone(), at(3)).await.unwrap();
+    assert!(again.created);
+    assert_eq!((again.update.ordinal, again.update.status), (2, UpdateStatus::Rolling));
+    assert!(again.update.requested_at > first.update.requested_at);
+    let target = store.weight_target().await.unwrap().unwrap();
+    assert_eq!((target.ordinal, target.update), (2, patient));
+    // What is said of the try before is none of this one.
+    store.note_weights(&report("a", 1, WeightState::Current), at(4)).await.unwrap();
+    assert_eq!(status(store, "1", 4).await, UpdateStatus::Rolling);
+    store.note_weights(&report("a", 2, WeightState::Current), at(5)).await.unwrap();
+    let done = store.weight_update("1", at(5)).await.unwrap();
+    assert_eq!((done.status, done.seconds), (UpdateStatus::Current, Some(2.0)));
+    assert_eq!(store.weight_updates(10, at(5)).await.unwrap().len(), 1);
+}
+
+async fn older_weights_are_the_newest_when_they_are_pushed_again(store: &dyn TaskStore) {
+    store.claim(&node("a"), 0, at(0)).await.unwrap();
+    for (version, second) in [("1", 1), ("2", 2)] {
+        store.push_weights(update(version), at(second)).await.unwrap();
+        let ordinal = u64::try_from(second).unwrap();
+        store.note_weights(&report("a", ordinal, WeightState::Current), at(second)).await.unwrap();
+    }
+    let back = store.push_weights(update("1"), at(3)).await.unwrap();
+    assert!(back.created);
+    assert_eq!(store.weight_target().await.unwrap().unwrap().update, update("1"));
+    assert_eq!(status(store, "2", 3).await, UpdateStatus::Superseded);
+    store.note_weights(&report("a", 3, WeightState::Current), at(4)).await.unwrap();
+    assert_eq!(status(store, "1", 4).await, UpdateStatus::Current);
+    assert!(!store.push_weights(update("1"), at(5)).await.unwrap().created);
+    let listed = store.weight_updates(10, at(6)).await.unwrap();
+    let versions: Vec<&str> = listed.iter().map(|one| one.request.version.as_str()).collect();
+    assert_eq!(versions, ["1", "2"]);
 }

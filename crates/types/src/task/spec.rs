@@ -335,7 +335,7 @@ impl RuntimeSpec {
         let without_users = matches!(self.kind, RuntimeKind::Local | RuntimeKind::Apptainer);
         let refused = [
             ("user", without_users && self.user.is_some(), "docker or podman"),
-            ("gpus", self.kind != RuntimeKind::Docker && self.gpus.is_some(), "docker"),
+            ("gpus", self.kind != RuntimeKind::Docker && self.gpus > Some(0), "docker"),
         ];
         for (field, _, others) in refused.into_iter().filter(|(_, refused, _)| *refused) {
             let name = self.kind.as_str();
