@@ -30,6 +30,8 @@ def trainers() -> Path:
         # What is big (PyTorch, transformers) is read from there.
         (own / "zz_vllm.pth").write_text(f"{packages}\n")
         pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-deps"]
+        # Harbor asks for Python 3.12; what is imported of it reads in 3.11 too.
+        pip += ["--ignore-requires-python"]
         subprocess.run([*pip, "--requirement", str(REQUIREMENTS)], check=True)
 
     return installs.once("trainers", REQUIREMENTS.read_text(), build) / "bin" / "python"
