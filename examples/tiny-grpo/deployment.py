@@ -19,22 +19,36 @@ from polar import PolarClient
 
 ROOT = Path(__file__).resolve().parents[2]
 ENGINE_SECONDS, SERVER_SECONDS = 300.0, 60.0
-CONCURRENT_AGENTS = 8
+CONCURRENT_AGENTS = 24
 
 
 @contextlib.contextmanager
 def running(model: Path, folder: Path) -> Iterator[PolarClient]:
     """VLLM and Polar, both stopped at the end. ``folder`` keeps their logs and their state."""
+    with engine(model, folder) as url, polar(url, folder / "polar") as client:
+        yield client
+
+
+@contextlib.contextmanager
+def engine(model: Path, folder: Path) -> Iterator[str]:
+    """VLLM, as long as the block lasts; gives its address."""
     port = free_port()
-    engine = f"http://127.0.0.1:{port}"
+    url = f"http://127.0.0.1:{port}"
     with process(vllm(model, port), folder / "vllm.log", VLLM):
-        wait_until_healthy(f"{engine}/health", folder / "vllm.log")
-        log = folder / "polar.log"
-        with (
-            process(polar(engine, folder), log, {}) as server,
-            PolarClient(announced(server, log)) as client,
-        ):
-            yield client
+        wait_until_healthy(f"{url}/health", folder / "vllm.log")
+        yield url
+
+
+@contextlib.contextmanager
+def polar(engine: str, folder: Path, token_mode: bool = True) -> Iterator[PolarClient]:
+    """`polar up` before an engine, with a state of its own."""
+    folder.mkdir(parents=True)
+    log = folder / "polar.log"
+    with (
+        process(polar_up(engine, folder, token_mode), log, {}) as server,
+        PolarClient(announced(server, log)) as client,
+    ):
+        yield client
 
 
 def vllm(model: Path, port: int) -> list[str]:
@@ -42,7 +56,7 @@ def vllm(model: Path, port: int) -> list[str]:
     line = [str(program) if program.exists() else os.environ["TINY_GRPO_VLLM"]]
     line += ["serve", str(model), "--host", "127.0.0.1", "--port", str(port)]
     line += ["--served-model-name", "tiny", "--dtype", "float32", "--enforce-eager"]
-    line += ["--max-model-len", "1024", "--max-num-seqs", "16", "--max-num-batched-tokens", "4096"]
+    line += ["--max-model-len", "1024", "--max-num-seqs", "32", "--max-num-batched-tokens", "4096"]
     # The route that takes ids and gives ids, for Polar's token mode.
     return [*line, "--enable-scale-out"]
 
@@ -59,9 +73,10 @@ VLLM = {
 }
 
 
-def polar(engine: str, folder: Path) -> list[str]:
+def polar_up(engine: str, folder: Path, token_mode: bool) -> list[str]:
     line = [binary(), "up", "--port=0", "--proxy-port=0", f"--state={folder / 'state'}"]
-    line += [f"--engine={engine}", "--token-mode", "--tool-parser=hermes"]
+    line += [f"--engine={engine}", "--tool-parser=hermes"]
+    line += ["--token-mode"] if token_mode else []
     # Plain processes: the agent is ours, and a sandbox for each would take longer than it.
     return [*line, "--local-isolation=process", f"--concurrency={CONCURRENT_AGENTS}"]
 

@@ -1,14 +1,16 @@
 """GRPO in PyTorch, on the rows that Polar gives.
 
-Every request that the agent was given is a conversation of its own, and so a row. The
-evaluator scored each; a row is measured against the rows of the same request in the other
-sessions of its group.
+A session is one conversation, and its row has the call that answered each request. The
+evaluator scored every call; a call is measured against those that answered the same request
+in the other sessions of the group, and its tokens get its advantage.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby
 
 import torch
 from polar.advantages import Graded, advantages
@@ -16,6 +18,8 @@ from polar.integrations import torch as tensors
 from polar.rows import Batch, Row
 
 CLIP_LOW, CLIP_HIGH = 0.2, 0.28
+MOST_APART = 20.0
+"""Logprobs further apart than this are counted as so far: the ratio is beyond all sense."""
 
 
 @dataclass(frozen=True)
@@ -27,21 +31,49 @@ class Drift:
     largest: float
 
 
-def scored(batch: Batch) -> list[tuple[Row, float]]:
-    """Rows that are to be learnt from, each with its advantage."""
-    graded, rows = [], {}
-    for at, row in enumerate(batch.rows):
-        name = f"{row.rollout_id} {at}"
-        asked = row.prompt_messages[-1]["content"]
-        graded.append(Graded(name, f"{row.group_id} {asked}", score(row)))
-        rows[name] = row
+@dataclass(frozen=True)
+class Weighed:
+    """A row, and the advantage of each of its response tokens."""
+
+    row: Row
+    advantages: list[float]
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What one call sampled: response tokens of a row."""
+
+    name: str
+    asked: str
+    """The same for all calls that answered the same request in the group."""
+    start: int
+    end: int
+    score: float | None
+
+
+def weighed(rows: list[Row]) -> list[Weighed]:
+    """Rows that are to be learnt from."""
+    turns = [list(turns_of(row, at)) for at, row in enumerate(rows)]
+    graded = [Graded(turn.name, turn.asked, turn.score) for own in turns for turn in own]
     found = advantages(graded)
-    return [(rows[name], one.value) for name, one in found.by_rollout.items() if one.value]
+    all_of_them = []
+    for row, own in zip(rows, turns, strict=True):
+        by_token = [0.0] * len(row.response_ids)
+        for turn in own:
+            value = found.value(turn.name) or 0.0
+            by_token[turn.start : turn.end] = [value] * (turn.end - turn.start)
+        all_of_them.append(Weighed(row, by_token))
+    return [one for one in all_of_them if any(one.advantages)]
 
 
-def score(row: Row) -> float | None:
-    """What the evaluator gave the row's call."""
-    return row.turn_scores[-1] if row.turn_scores else None
+def turns_of(row: Row, at: int) -> Iterator[Turn]:
+    """The calls of a row. Each answers the request after the one before."""
+    first = sum(message["role"] == "user" for message in row.prompt_messages)
+    start = 0
+    for number, end in enumerate(row.turn_ends):
+        score = row.turn_scores[number] if row.turn_scores else None
+        yield Turn(f"{at} {number}", f"{row.group_id} {first + number}", start, end, score)
+        start = end
 
 
 class Policy:
@@ -56,20 +88,28 @@ class Policy:
         )
         self._source = random.Random(seed)
 
-    def step(self, rows: list[tuple[Row, float]], epochs: int, at_once: int) -> None:
-        """Goes over the rows ``epochs`` times, ``at_once`` for each step of the optimiser."""
+    def step(self, rows: list[Weighed], epochs: int, at_once: int, share: float) -> None:
+        """Goes over the rows ``epochs`` times; the optimiser steps after ``at_once`` sessions, with
+        a ``share`` of the learning rate.
+        """
+        sessions = [list(own) for _, own in groupby(rows, key=lambda one: one.row.rollout_id)]
         for _ in range(epochs):
-            self._source.shuffle(rows)
-            for start in range(0, len(rows), at_once):
-                self._update(rows[start : start + at_once])
+            self._source.shuffle(sessions)
+            for start in range(0, len(sessions), at_once):
+                chosen = sessions[start : start + at_once]
+                self._update([row for session in chosen for row in session], share)
 
-    def _update(self, rows: list[tuple[Row, float]]) -> None:
-        batch = tensors.padded(Batch([row for row, _ in rows], [], advantages([])))
-        advantage = torch.tensor([value for _, value in rows])[:, None]
+    def _update(self, rows: list[Weighed], share: float) -> None:
+        batch = padded([one.row for one in rows])
         mask = batch["loss_mask"][:, 1:]
+        advantage = torch.zeros(mask.shape)
+        for at, one in enumerate(rows):
+            start = len(one.row.prompt_ids) - 1
+            advantage[at, start : start + len(one.advantages)] = torch.tensor(one.advantages)
         # Where nothing was sampled there is no logprob; those places are not looked at.
         sampled = torch.where(mask, batch["logprobs"][:, 1:], 0.0)
-        ratio = torch.exp(torch.where(mask, self.logprobs(batch) - sampled, 0.0))
+        apart = torch.where(mask, self.logprobs(batch) - sampled, 0.0)
+        ratio = apart.clamp(-MOST_APART, MOST_APART).exp()
         clipped = ratio.clamp(1 - CLIP_LOW, 1 + CLIP_HIGH)
         gain = torch.minimum(ratio * advantage, clipped * advantage)
         loss = -torch.where(mask, gain, 0.0).sum() / mask.sum()
@@ -78,7 +118,7 @@ class Policy:
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self._steps += 1
         for group in self._optimiser.param_groups:
-            group["lr"] = self._rate * min(1.0, self._steps / 5)
+            group["lr"] = self._rate * share * min(1.0, self._steps / 5)
         self._optimiser.step()
 
     def logprobs(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -87,13 +127,26 @@ class Policy:
         following = batch["input_ids"][:, 1:, None]
         return logits.log_softmax(-1).gather(-1, following)[..., 0]
 
-    def drift(self, rows: list[Row]) -> Drift:
-        """How far sampling and training are apart, before anything was learnt of these rows."""
+    def drift(self, rows: list[Row], version: str) -> Drift:
+        """How far sampling and training are apart on tokens that ``version`` sampled.
+
+        To be asked before anything is learnt of them: these are the weights that sampled.
+        """
         if not rows:
             return Drift(0, 0.0, 0.0)
-        batch = tensors.padded(Batch(rows, [], advantages([])))
-        mask = batch["loss_mask"][:, 1:]
+        batch = padded(rows)
+        fresh = torch.zeros(batch["loss_mask"].shape, dtype=torch.bool)
+        for at, row in enumerate(rows):
+            places = torch.tensor([found == version for found in row.versions], dtype=torch.bool)
+            fresh[at, len(row.prompt_ids) : len(row.token_ids)] = places
+        chosen = (fresh & batch["loss_mask"])[:, 1:]
         with torch.no_grad():
-            apart = (self.logprobs(batch) - batch["logprobs"][:, 1:])[mask]
-        ratio = (apart.exp() - 1).abs()
+            apart = (self.logprobs(batch) - batch["logprobs"][:, 1:])[chosen]
+        if not len(apart):
+            return Drift(0, 0.0, 0.0)
+        ratio = (apart.clamp(-MOST_APART, MOST_APART).exp() - 1).abs()
         return Drift(len(ratio), ratio.mean().item(), ratio.max().item())
+
+
+def padded(rows: list[Row]) -> dict[str, torch.Tensor]:
+    return tensors.padded(Batch(rows, [], advantages([])))

@@ -1,9 +1,9 @@
 """The loop: an agent works, an evaluator scores, GRPO learns, and the engine gets the weights.
 
-    train.py [--seeds 3] [--steps 22] [--overlap] [--corrupt shifted|noisy] [--check]
+    train.py [--seeds 3] [--steps 16] [--variant exact chat by-prompts late noisy] [--check]
 
-Sessions of the next step are submitted before the weights of this one are handed over, so
-that weights change under running agents. Nothing here knows the agent, and the agent knows
+Agents of the next step begin before the weights of this one are handed over, so that weights
+change under their calls. Nothing here knows the agent, and the agent knows
 nothing of this.
 """
 
@@ -14,8 +14,8 @@ import json
 import random
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -28,65 +28,73 @@ from polar import (
     TaskRequest,
     WriteFile,
 )
-from polar.models import PythonEvaluator
-from polar.rows import Batch, Row, collect
+from polar.models import HttpEvaluator
+from polar.rows import Row, collect
 
 import deployment
 import grpo
 import model
 import problems
+import spoilt
+from report import Report, check, keep, show
 
 HERE = Path(__file__).resolve().parent
+# The agent needs no more than the standard library, and a thousand of them are started.
+PYTHON = f"{sys.executable} -I -S"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """How rollouts become rows."""
+
+    token_mode: bool = True
+    """Whether Polar makes the prompts, or the engine renders each of them from messages."""
+    calls_alone: bool = False
+    """Whether a row is one call, for the trainer to merge."""
+    spoil: Callable[[list[Row], random.Random], Iterable[Row]] | None = None
+
+
+VARIANTS = {
+    "exact": Variant(),
+    "chat": Variant(token_mode=False),
+    "by-prompts": Variant(False, True, lambda rows, _: spoilt.merged_by_prompts(rows)),
+    "late": Variant(spoil=lambda rows, _: spoilt.one_token_late(rows)),
+    "noisy": Variant(spoil=spoilt.noisy),
+}
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How much of everything. A step is one group, all of whose sessions have the same requests."""
+    """How much of everything. All sessions of a group have the same requests."""
 
-    steps: int = 22
-    group_size: int = 8
-    requests: int = 16
-    held_out_requests: int = 20
-    held_out_sessions: int = 4
-    rate: float = 4e-4
+    steps: int = 16
+    groups: int = 4
+    group_size: int = 6
+    requests: int = 6
+    held_out_sessions: int = 2
+    rate: float = 1e-3
     epochs: int = 2
-    rows_at_once: int = 48
-    corrupt: str = ""
-    overlap: bool = False
-    """Whether agents work while the policy learns: calls are under way when weights change."""
-
-
-@dataclass
-class Report:
-    """What a seed came to."""
-
-    seed: int
-    before: float = 0.0
-    after: float = 0.0
-    rewards: list[float] = field(default_factory=list)
-    drifts: list[grpo.Drift] = field(default_factory=list)
-    stale_tokens: int = 0
-    updates: int = 0
-    updates_current: int = 0
-    in_flight: int = 0
-    calls: int = 0
-    failed_sessions: int = 0
-    seconds: float = 0.0
+    sessions_at_once: int = 8
 
 
 def main() -> int:
     arguments = parse()
     torch.set_num_threads(arguments.threads)
+    started = time.monotonic()
     base = model.make(arguments.cache / "base")
     out = deployment.fresh(arguments.out)
-    settings = Settings(steps=arguments.steps, corrupt=arguments.corrupt, overlap=arguments.overlap)
+    settings = Settings(steps=arguments.steps)
     reports: list[Report] = []
-    with deployment.running(base, out) as client:
-        for seed in range(arguments.seeds):
-            reports.append(Loop(client, base, out, seed, settings).run())
-            show(reports[-1])
-            keep(reports, out)
-    print(f"the curve is in {out / 'curve.png'}")
+    with deployment.engine(base, out) as engine, problems.evaluator() as evaluator:
+        for name in arguments.variant:
+            state = out / f"polar-{name}"
+            with deployment.polar(engine, state, VARIANTS[name].token_mode) as client:
+                for seed in range(arguments.seeds):
+                    loop = Loop(client, evaluator, base, out, name, seed, settings)
+                    reports.append(loop.run())
+                    show(reports[-1])
+                    keep(reports, out)
+    print(f"{time.monotonic() - started:.0f} s in all; the curve is in {out / 'curve.png'}")
     return check(reports) if arguments.check else 0
 
 
@@ -95,17 +103,14 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=Settings.steps)
     parser.add_argument(
-        "--corrupt",
-        choices=["shifted", "noisy"],
-        default="",
-        help="spoil the logprobs on their way to the trainer, to see what that does",
+        "--variant",
+        nargs="+",
+        choices=list(VARIANTS),
+        default=["exact"],
+        help="how rollouts become rows: exactly; by chats that the engine renders, exactly too; "
+        "by such chats, merged by their prompts alone; with logprobs one token late; with noise",
     )
-    parser.add_argument(
-        "--overlap",
-        action="store_true",
-        help="let agents work while the policy learns, so that calls see weights change",
-    )
-    parser.add_argument("--check", action="store_true", help="end with 1 unless all is exact")
+    parser.add_argument("--check", action="store_true", help="end with 1 unless all is as it must")
     parser.add_argument("--threads", type=int, default=2, help="threads of the trainer")
     parser.add_argument("--out", type=Path, default=Path("tiny-grpo-out"))
     parser.add_argument("--cache", type=Path, default=Path("tiny-grpo-cache"))
@@ -118,53 +123,61 @@ class Loop:
     """One seed: from the base model to the trained one."""
 
     def __init__(
-        self, client: PolarClient, base: Path, out: Path, seed: int, settings: Settings
+        self,
+        client: PolarClient,
+        evaluator: str,
+        base: Path,
+        out: Path,
+        name: str,
+        seed: int,
+        settings: Settings,
     ) -> None:
-        self.client, self.out, self.seed, self.settings = client, out, seed, settings
+        self.client, self.evaluator, self.out, self.settings = client, evaluator, out, settings
+        self.variant = VARIANTS[name]
+        self.name = f"{name}-{seed}"
         self.policy = grpo.Policy(model.load(base), settings.rate, seed)
         self.source = random.Random(seed)
         self.version = ""
-        self.report = Report(seed)
+        self.report = Report(name, seed)
 
     def run(self) -> Report:
         started = time.monotonic()
         self.push(0)
         self.report.before = self.held_out("before")
-        task = self.submit("step-0")
+        tasks = self.submit(0)
         for step in range(self.settings.steps):
-            task = self.step(step, task)
+            tasks = self.step(step, tasks)
         self.report.after = self.held_out("after")
         self.report.seconds = time.monotonic() - started
         return self.report
 
-    def step(self, step: int, task: str) -> str:
-        """Learns from one group; gives the task of the next, whose agents run by then."""
-        following = self.next_task(step) if self.settings.overlap else None
-        batch = self.collected(self.results(task))
-        fresh = [row for row in batch.rows if self.is_fresh(row)]
-        self.report.stale_tokens += sum(row.trained for row in batch.rows) - sum(
-            row.trained for row in fresh
-        )
-        self.report.drifts.append(self.policy.drift(fresh))
-        rows = grpo.scored(batch)
-        if rows:
-            self.policy.step(rows, self.settings.epochs, self.settings.rows_at_once)
-        following = self.next_task(step) if following is None else following
-        self.push(step + 1)
+    def step(self, step: int, tasks: list[str]) -> list[str]:
+        """Learns from the groups; gives the tasks of the next step, whose agents run by then."""
+        with self.report.spent("sampling"):
+            rows = self.rows(self.results(tasks))
+        with self.report.spent("learning"):
+            self.report.drifts.append(self.policy.drift(rows, self.version))
+            self.report.tokens += sum(row.trained for row in rows)
+            chosen = grpo.weighed(rows)
+            if chosen:
+                settings = self.settings
+                share = 1.0 - 0.7 * step / settings.steps
+                self.policy.step(chosen, settings.epochs, settings.sessions_at_once, share)
+        with self.report.spent("weights"):
+            # Agents are at work by then: weights change under their calls.
+            following = self.submit(step + 1)
+            self.wait_until_working(following)
+            self.push(step + 1)
         return following
 
-    def next_task(self, step: int) -> str:
-        return "" if step + 1 == self.settings.steps else self.submit(f"step-{step + 1}")
-
-    def is_fresh(self, row: Row) -> bool:
-        """Whether the weights that are trained now sampled all of it."""
-        return all(
-            v == self.version for v, on in zip(row.versions, row.loss_mask, strict=True) if on
-        )
+    def wait_until_working(self, tasks: list[str]) -> None:
+        """Until the first agents run, if there are any to come."""
+        while tasks and not any(self.client.task(t).sessions.get("running") for t in tasks):
+            time.sleep(0.02)
 
     def push(self, step: int) -> None:
         """Hands the weights over and waits until every engine has them."""
-        self.version = f"seed-{self.seed}-step-{step}"
+        self.version = f"{self.name}-step-{step}"
         folder = self.out / "weights" / self.version
         model.save(self.policy.model, folder)
         self.client.update_weights(self.version, path=str(folder), mode="pause")
@@ -174,122 +187,59 @@ class Loop:
         calls = [engine.calls for engine in update.engines if engine.calls is not None]
         self.report.in_flight += sum(counted.in_flight or 0 for counted in calls)
 
-    def submit(self, name: str) -> str:
-        asked = problems.requests(self.source, self.settings.requests)
-        return self.client.submit(self.task(name, asked, self.settings.group_size)).task_id
+    def submit(self, step: int) -> list[str]:
+        """The groups of a step; none behind the last one."""
+        settings = self.settings
+        if step == settings.steps:
+            return []
+        asked = problems.requests(self.source, settings.groups * settings.requests)
+        return self.submitted(f"step-{step}", asked, settings.group_size)
 
     def held_out(self, name: str) -> float:
-        """Mean score of requests that are never trained on."""
-        settings = self.settings
-        asked = problems.requests(random.Random(7), settings.held_out_requests, held_out=True)
-        task = self.client.submit(self.task(name, asked, settings.held_out_sessions))
-        rewards = [result.session.reward or 0.0 for result in self.results(task.task_id)]
+        """Mean score of all requests that are never trained on."""
+        asked = problems.held_out()
+        with self.report.spent("held out"):
+            tasks = self.submitted(name, asked, self.settings.held_out_sessions)
+            rewards = [result.session.reward or 0.0 for result in self.results(tasks)]
         return sum(rewards) / len(rewards)
+
+    def submitted(self, name: str, asked: list[tuple[str, str]], sessions: int) -> list[str]:
+        """A task for every few of the requests."""
+        few = self.settings.requests
+        tasks = [
+            self.task(f"{name}-{start}", asked[start : start + few], sessions)
+            for start in range(0, len(asked), few)
+        ]
+        return [task.task_id for task in self.client.submit_batch(tasks)]
 
     def task(self, name: str, asked: list[tuple[str, str]], sessions: int) -> TaskRequest:
         agent = WriteFile(path="agent.py", content=(HERE / "agent.py").read_text())
+        strategy = "per_request" if self.variant.calls_alone else "prefix_merging"
         return TaskRequest(
-            task_id=f"tiny-grpo-{self.seed}-{name}",
+            task_id=f"tiny-grpo-{self.name}-{name}",
             instruction=json.dumps([words for words, _ in asked]),
-            harness=HarnessSpec(name="shell", command=f"{sys.executable} agent.py"),
+            harness=HarnessSpec(name="shell", command=f"exec {PYTHON} agent.py"),
             runtime=RuntimeSpec(type="local", prepare=[agent]),
-            evaluator=PythonEvaluator(code=problems.EVALUATOR, python=sys.executable),
+            evaluator=HttpEvaluator(url=self.evaluator),
+            trajectory_strategy=strategy,
             num_samples=sessions,
-            sampling=SamplingPins(temperature=1.0, max_tokens=40),
+            sampling=SamplingPins(temperature=1.0, max_tokens=32),
             timeout_seconds=300.0,
             metadata={"right": [tool for _, tool in asked]},
         )
 
-    def results(self, task_id: str) -> list[Result]:
-        results = list(self.client.results(task_id))
+    def results(self, tasks: list[str]) -> list[Result]:
+        results = list(self.client.results(*tasks))
         self.report.calls += sum(r.session.report.calls for r in results if r.session.report)
         self.report.failed_sessions += sum(r.session.reason != "completed" for r in results)
         return results
 
-    def collected(self, results: list[Result]) -> Batch:
+    def rows(self, results: list[Result]) -> list[Row]:
         batch = collect(results, estimator=None)
         rewards = [rollout.reward for rollout in batch.rollouts if rollout.reward is not None]
         self.report.rewards.append(sum(rewards) / len(rewards) if rewards else 0.0)
-        return replace(batch, rows=list(corrupted(batch.rows, self.settings.corrupt, self.source)))
-
-
-def corrupted(rows: list[Row], how: str, source: random.Random) -> Iterator[Row]:
-    """The rows with spoilt logprobs: each one token late, or with noise."""
-    for row in rows:
-        known = [value for value in row.logprobs if value is not None]
-        if how == "shifted":
-            known = [0.0, *known[:-1]]
-        elif how == "noisy":
-            known = [value + source.gauss(0.0, 0.5) for value in known]
-        spoilt = iter(known)
-        yield replace(row, logprobs=[v if v is None else next(spoilt) for v in row.logprobs])
-
-
-def show(report: Report) -> None:
-    fresh = [drift for drift in report.drifts if drift.tokens]
-    tokens = sum(drift.tokens for drift in fresh)
-    mean = sum(drift.mean * drift.tokens for drift in fresh) / max(tokens, 1)
-    largest = max((drift.largest for drift in fresh), default=0.0)
-    print(
-        f"seed {report.seed}: held out {report.before:.2f} -> {report.after:.2f} "
-        f"in {report.seconds:.0f} s; |ratio - 1| on {tokens} fresh tokens mean {mean:.1e} "
-        f"max {largest:.1e}; {report.stale_tokens} tokens of older weights; "
-        f"{report.updates_current} of {report.updates} updates current, "
-        f"{report.in_flight} calls in flight in them; {report.calls} calls, "
-        f"{report.failed_sessions} sessions failed",
-        flush=True,
-    )
-
-
-def check(reports: list[Report]) -> int:
-    """What must hold of any run, however short."""
-    wrong = []
-    for report in reports:
-        fresh = [drift for drift in report.drifts if drift.tokens]
-        if not fresh:
-            wrong.append(f"seed {report.seed}: no fresh tokens")
-        if any(drift.largest > 1e-3 for drift in fresh):
-            wrong.append(f"seed {report.seed}: trainer and engine differ: {fresh}")
-        if report.updates_current != report.updates:
-            wrong.append(
-                f"seed {report.seed}: {report.updates_current} of {report.updates} updates"
-            )
-        if report.failed_sessions:
-            wrong.append(f"seed {report.seed}: {report.failed_sessions} sessions failed")
-        if not any(report.rewards):
-            wrong.append(f"seed {report.seed}: no reward")
-    print(
-        "\n".join(wrong)
-        if wrong
-        else f"{len(reports)} passed in {sum(r.seconds for r in reports):.0f} s"
-    )
-    return 1 if wrong else 0
-
-
-def keep(reports: list[Report], out: Path) -> None:
-    """Numbers and curve of the seeds so far."""
-    (out / "report.json").write_text(json.dumps([asdict(report) for report in reports], indent=1))
-    draw(reports, out / "curve.png")
-
-
-def draw(reports: list[Report], path: Path) -> None:
-    """Reward by step, a line for each seed."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(7, 4))
-    for report in reports:
-        steps = range(len(report.rewards))
-        [line] = axes.plot(steps, report.rewards, label=f"seed {report.seed}")
-        ends = ([0, len(report.rewards)], [report.before, report.after])
-        axes.scatter(*ends, color=line.get_color(), marker="x")
-    axes.axhline(1 / 3, color="grey", linestyle=":", label="by lot")
-    axes.set(xlabel="step", ylabel="reward (x: held out)", ylim=(0, 1.02))
-    axes.legend()
-    figure.tight_layout()
-    figure.savefig(path, dpi=120)
+        spoil = self.variant.spoil
+        return batch.rows if spoil is None else list(spoil(batch.rows, self.source))
 
 
 if __name__ == "__main__":

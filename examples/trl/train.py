@@ -11,6 +11,7 @@ row for each completion.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import random
 import sys
@@ -31,7 +32,7 @@ from polar import (
     WriteFile,
 )
 from polar.integrations import trl as bridge
-from polar.models import PythonEvaluator
+from polar.models import HttpEvaluator
 from transformers import AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
 
@@ -40,12 +41,7 @@ import model
 import problems
 
 AGENT = Path(model.__file__).with_name("agent.py")
-RIGHT = {
-    words.format(city): tool
-    for tool, wordings in problems.ASKED.items()
-    for words in wordings
-    for city in problems.CITIES
-}
+RIGHT = dict(problems.every(problems.CITIES))
 
 
 class Pusher:
@@ -67,7 +63,7 @@ class Pusher:
         self._pushed = step
 
 
-def task(prompt: list[dict[str, str]]) -> TaskRequest:
+def task(prompt: list[dict[str, str]], evaluator: str) -> TaskRequest:
     words = prompt[-1]["content"]
     return TaskRequest(
         instruction=json.dumps([words]),
@@ -75,7 +71,7 @@ def task(prompt: list[dict[str, str]]) -> TaskRequest:
         runtime=RuntimeSpec(
             type="local", prepare=[WriteFile(path="agent.py", content=AGENT.read_text())]
         ),
-        evaluator=PythonEvaluator(code=problems.EVALUATOR, python=sys.executable),
+        evaluator=HttpEvaluator(url=evaluator),
         sampling=SamplingPins(temperature=1.0, max_tokens=40),
         timeout_seconds=300.0,
         metadata={"right": [RIGHT[words]]},
@@ -95,10 +91,12 @@ def main() -> None:
     asked = [words for words, _ in problems.requests(source, 40)]
     prompts = Dataset.from_list([{"prompt": [{"role": "user", "content": w}]} for w in asked])
     left_out: Counter[str] = Counter()
-    with deployment.running(base, out) as client:
+    with deployment.running(base, out) as client, problems.evaluator() as evaluator:
         pusher = Pusher(client, out / "weights")
         run_tasks = bridge.rollout_func(
-            client, task, seen=lambda answer: left_out.update(answer.left_out)
+            client,
+            functools.partial(task, evaluator=evaluator),
+            seen=lambda answer: left_out.update(answer.left_out),
         )
 
         def roll_out(prompts: list[Any], trainer: Any) -> Any:

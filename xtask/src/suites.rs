@@ -269,13 +269,17 @@ fn trainers() -> Result<Counts> {
         .run()
 }
 
-/// It ends with 1 where trainer and engine differ, an update fails, or nothing is rewarded.
+/// It ends with 1 where trainer and engine differ, an update fails, or nothing is rewarded; and
+/// where they do not differ though calls were merged by their prompts alone.
 fn tiny_grpo() -> Result<Counts> {
     let polar = polar()?;
     let out = root().join("target/tiny-grpo");
     let out = out.to_str().context("the repository's path is not UTF-8")?;
-    let short = ["--check", "--overlap", "--seeds=1", "--steps=3", "--threads=1", "--out", out];
-    Command::new("examples/tiny-grpo/run", &short).env("POLAR_BINARY", &polar).run()
+    let short = ["--check", "--seeds=1", "--steps=3", "--threads=1", "--out", out];
+    Command::new("examples/tiny-grpo/run", &short)
+        .args(&["--variant", "exact", "by-prompts"])
+        .env("POLAR_BINARY", &polar)
+        .run()
 }
 
 /// What `transformers` gives is written to a file, which the test reads.
