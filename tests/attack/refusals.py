@@ -151,7 +151,7 @@ def sandboxes(grounds: Grounds) -> list[str]:
         session = ended(grounds, task)
         report = session["attempts"][-1]["report"]
         said = report["outcome"].get("message", "")
-        if report["reason"] != "sandbox_loss" or words not in said:
+        if report["reason"] != "setup_failed" or words not in said:
             problems.append(f"{runtime}: {report['reason']}: {said!r}, not {words!r}")
     return problems
 
@@ -166,7 +166,7 @@ def steps_through_links(grounds: Grounds) -> list[str]:
         name = f"link-{path.strip('/').replace('/', '-')[:8]}"
         session = ended(grounds, merged({"task_id": name, "runtime": {"prepare": prepare}}))
         report = session["attempts"][-1]["report"]
-        if report["reason"] not in ("sandbox_loss", "completed"):
+        if report["reason"] not in ("setup_failed", "sandbox_loss", "completed"):
             problems.append(f"{path}: {report['reason']}")
         if session.get("reward"):
             problems.append(f"{path}: a reward")

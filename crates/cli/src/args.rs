@@ -216,9 +216,13 @@ fn allowed_mount(text: &str) -> Result<AllowedMount, String> {
         None => (text, false),
     };
     let path = PathBuf::from(path);
-    match path.is_absolute() {
-        true => Ok(AllowedMount { path, writable }),
-        false => Err("must be an absolute path".to_owned()),
+    if !path.is_absolute() {
+        return Err("must be an absolute path".to_owned());
+    }
+    match path.metadata() {
+        Ok(found) if found.is_dir() => Ok(AllowedMount { path, writable }),
+        Ok(_) => Err("is not a folder".to_owned()),
+        Err(error) => Err(format!("tasks could not be shown it: {error}")),
     }
 }
 

@@ -256,7 +256,7 @@ pub(crate) async fn node_config(settings: NodeSettings) -> Result<NodeConfig> {
         server: settings.server,
         state_dir: settings.state,
         cache_dir: paths::cache()?,
-        slots: settings.stages.slots(settings.concurrency),
+        slots: settings.stages.slots(settings.concurrency)?,
         prepull: settings.stages.prepull,
         warm: settings.stages.warm,
         gateway_listen: settings.gateway_listen,
@@ -266,6 +266,7 @@ pub(crate) async fn node_config(settings: NodeSettings) -> Result<NodeConfig> {
         engine: settings.engine,
         providers,
         keep_free_mb: settings.stages.keep_free_mb,
+        sandbox_memory_mb: settings.stages.sandbox_memory_mb,
         output_limit: OUTPUT_LIMIT,
     })
 }

@@ -33,22 +33,58 @@ pub(crate) fn read_evaluator(path: &Path) -> Result<Value> {
     })
 }
 
-/// All tasks of a file: one, or one in each line of a `.jsonl` file.
-pub(crate) fn read_all(path: &Path) -> Result<Vec<Value>> {
+/// A task and where it was read, in words.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Placed {
+    pub(crate) task: Value,
+    pub(crate) place: String,
+}
+
+/// All tasks of files: one, or one in each line of a `.jsonl` file. An error tells of every file
+/// that cannot be read.
+pub(crate) fn read_files(paths: &[PathBuf]) -> Result<Vec<Placed>> {
+    let (mut tasks, mut problems) = (Vec::new(), Vec::new());
+    for path in paths {
+        match read_all(path) {
+            Ok(read) => tasks.extend(read),
+            Err(problem) => problems.push(problem),
+        }
+    }
+    one_of(problems)?;
+    Ok(tasks)
+}
+
+/// Fails where there are problems, with all of them.
+fn one_of(mut problems: Vec<anyhow::Error>) -> Result<()> {
+    match problems.len() {
+        0 => Ok(()),
+        1 => Err(problems.remove(0)),
+        _ => {
+            let told: Vec<_> = problems.iter().map(|problem| format!("{problem:#}")).collect();
+            bail!("{}", told.join("\n"))
+        }
+    }
+}
+
+fn read_all(path: &Path) -> Result<Vec<Placed>> {
+    let file = format!("task file {}", path.display());
     if path.extension().is_none_or(|ending| ending != "jsonl") {
-        return Ok(vec![read(path)?]);
+        return Ok(vec![Placed { task: read(path)?, place: file }]);
     }
     let text = text(path).with_context(|| format!("read task file {}", path.display()))?;
     let folder = path.parent().unwrap_or(Path::new("."));
-    let mut tasks = Vec::new();
+    let (mut tasks, mut problems) = (Vec::new(), Vec::new());
     for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         // JSON may have letters that YAML refuses.
-        let task = serde_json::from_str(line)
-            .context("not JSON")
-            .and_then(|task| complete(task, folder))
-            .with_context(|| format!("task file {}, line {}", path.display(), index + 1))?;
-        tasks.push(task);
+        let place = format!("{file}, line {}", index + 1);
+        let task = serde_json::from_str(line).context("not JSON");
+        let task = task.and_then(|task| complete(task, folder));
+        match task.with_context(|| place.clone()) {
+            Ok(task) => tasks.push(Placed { task, place }),
+            Err(problem) => problems.push(problem),
+        }
     }
+    one_of(problems)?;
     ensure!(!tasks.is_empty(), "task file {} has no task in it", path.display());
     Ok(tasks)
 }
@@ -90,8 +126,11 @@ fn complete(mut task: Value, folder: &Path) -> Result<Value> {
     ensure!(task.is_object(), "a task is a mapping with at least `instruction` and `harness`");
     inline_adapter(&mut task, folder)?;
     let mut budget = MOST_UPLOAD_BYTES;
-    expand_uploads(&mut task, "runtime", "prepare", folder, &mut budget)?;
-    expand_uploads(&mut task, "grading", "setup", folder, &mut budget)?;
+    let mut problems = Vec::new();
+    for (part, list) in [("runtime", "prepare"), ("grading", "setup")] {
+        problems.extend(expand_uploads(&mut task, part, list, folder, &mut budget));
+    }
+    one_of(problems)?;
     Ok(task)
 }
 
@@ -132,28 +171,30 @@ fn inline_adapter(task: &mut Value, folder: &Path) -> Result<()> {
     Ok(())
 }
 
+/// What is wrong with uploads comes back, each with its step.
 fn expand_uploads(
     task: &mut Value,
     part: &str,
     list: &str,
     folder: &Path,
     budget: &mut u64,
-) -> Result<()> {
+) -> Vec<anyhow::Error> {
+    let mut problems = Vec::new();
     let steps = task.get_mut(part).and_then(|part| part.get_mut(list));
     let Some(steps) = steps.and_then(Value::as_array_mut) else {
-        return Ok(());
+        return problems;
     };
     let mut expanded = Vec::with_capacity(steps.len());
     for (index, step) in std::mem::take(steps).into_iter().enumerate() {
         if step["type"] == "upload" {
-            upload(&step, folder, budget, &mut expanded)
-                .with_context(|| format!("{part}.{list}[{index}]"))?;
+            let uploaded = upload(&step, folder, budget, &mut expanded);
+            problems.extend(uploaded.with_context(|| format!("{part}.{list}[{index}]")).err());
         } else {
             expanded.push(step);
         }
     }
     *steps = expanded;
-    Ok(())
+    problems
 }
 
 fn upload(step: &Value, folder: &Path, budget: &mut u64, out: &mut Vec<Value>) -> Result<()> {
@@ -275,12 +316,40 @@ mod tests {
         let path = folder.path().join("tasks.jsonl");
         let odd = json!({"harness": "pi", "instruction": "\u{82}\u{85} # [no: yaml"});
         fs::write(&path, format!("{odd}\n\n{{\"harness\": \"codex\"}}\n")).unwrap();
-        assert_eq!(read_all(&path).unwrap(), [odd, json!({"harness": "codex"})]);
+        let read = read_all(&path).unwrap();
+        let place = |line: u32| format!("task file {}, line {line}", path.display());
+        let expected = [(odd, place(1)), (json!({"harness": "codex"}), place(3))];
+        let expected = expected.map(|(task, place)| Placed { task, place });
+        assert_eq!(read, expected);
         fs::write(&path, "{}\nharness: pi\n").unwrap();
         let said = format!("{:#}", read_all(&path).unwrap_err());
         assert!(said.contains("line 2: not JSON"), "{said}");
         fs::write(&path, "\n").unwrap();
         assert!(read_all(&path).is_err());
+    }
+
+    #[test]
+    fn what_is_wrong_in_several_places_is_told_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let step = |source: &str| json!({"type": "upload", "source": source});
+        let task = json!({"harness": "pi", "runtime": {"prepare": [step("a"), step("b")]},
+            "grading": {"setup": [step("c")]}});
+        let (lines, whole) = (folder.path().join("x.jsonl"), folder.path().join("y.yaml"));
+        fs::write(&lines, format!("{task}\nnone\n")).unwrap();
+        fs::write(&whole, "a: [").unwrap();
+        let missing = folder.path().join("z.yaml");
+        let said = format!("{:#}", read_files(&[lines, whole, missing]).unwrap_err());
+        for words in [
+            "x.jsonl, line 1",
+            "runtime.prepare[0]: read",
+            "runtime.prepare[1]: read",
+            "grading.setup[0]: read",
+            "x.jsonl, line 2: not JSON",
+            "y.yaml: not valid YAML",
+            "z.yaml",
+        ] {
+            assert!(said.contains(words), "{words}: {said}");
+        }
     }
 
     #[test]

@@ -39,13 +39,29 @@ impl Disk {
     /// Looks whether there is room for another session. What cannot be told is no lack: making
     /// the session's folder will show it.
     pub(crate) fn has_room(&mut self) -> bool {
-        let Ok(found) = rustix::fs::statvfs(&self.folder) else { return true };
+        self.look().is_none_or(|(free_mb, total_mb)| self.note(free_mb, total_mb))
+    }
+
+    /// What sandboxes may take of it beside the floor, now and at most, in MiB.
+    pub(crate) fn room(&self) -> Option<(u64, u64)> {
+        let (free_mb, total_mb) = self.look()?;
+        let floor_mb = self.floor_mb(total_mb);
+        Some((free_mb.saturating_sub(floor_mb), total_mb.saturating_sub(floor_mb)))
+    }
+
+    /// What is free of it, and what there is.
+    fn look(&self) -> Option<(u64, u64)> {
+        let found = rustix::fs::statvfs(&self.folder).ok()?;
         let mb = |blocks: u64| blocks.saturating_mul(found.f_frsize) >> 20;
-        self.note(mb(found.f_bavail), mb(found.f_blocks))
+        Some((mb(found.f_bavail), mb(found.f_blocks)))
+    }
+
+    fn floor_mb(&self, total_mb: u64) -> u64 {
+        self.floor_mb.unwrap_or(FLOOR_MB.min(total_mb / SHARE))
     }
 
     fn note(&mut self, free_mb: u64, total_mb: u64) -> bool {
-        let floor_mb = self.floor_mb.unwrap_or(FLOOR_MB.min(total_mb / SHARE));
+        let floor_mb = self.floor_mb(total_mb);
         if free_mb >= floor_mb {
             self.lacks = None;
             return true;
@@ -97,7 +113,10 @@ mod tests {
     #[test]
     fn a_real_disk_is_looked_at() {
         let folder = tempfile::tempdir().unwrap();
-        assert!(Disk::new(folder.path().to_owned(), Some(0)).has_room());
+        let mut disk = Disk::new(folder.path().to_owned(), Some(0));
+        assert!(disk.has_room());
+        let (free, all) = disk.room().unwrap();
+        assert!(free > 0 && free <= all, "{free} of {all}");
         assert!(!Disk::new(folder.path().to_owned(), Some(u64::MAX)).has_room());
     }
 }

@@ -10,9 +10,10 @@ use crate::client::{Backoff, ClientError, ServerClient};
 use crate::delivery::Courier;
 use crate::disk::Disk;
 use crate::holder::{Holder, Left};
+use crate::lack::Lack;
 use crate::metrics::Ends;
 use polar_gateway::{EngineWatch, Outage};
-use polar_session::{Control, Progress, SessionRunner};
+use polar_session::{Control, Progress, RoomChanges, SessionRunner};
 use polar_types::{
     CancelCount, CancelWatch, Epoch, Lease, LeaseRequest, LeaseResponse, NodeInfo, NodeTrouble,
     ReleaseItem, RenewItem, RenewRequest, RenewResponse, SessionId, Stage, TroubleKind,
@@ -132,6 +133,8 @@ pub(crate) struct Dispatcher {
     /// What the server last said of cancelled sessions.
     cancels: Option<u64>,
     cancels_backoff: Backoff,
+    lack: Lack,
+    room: RoomChanges,
 }
 
 impl Dispatcher {
@@ -149,6 +152,7 @@ impl Dispatcher {
             info,
             client,
             courier,
+            room: runner.room_changes(),
             runner,
             shown,
             held: HashMap::new(),
@@ -166,6 +170,7 @@ impl Dispatcher {
             stages: Arc::default(),
             cancels: None,
             cancels_backoff: Backoff::default(),
+            lack: Lack::default(),
         }
     }
 
@@ -188,7 +193,7 @@ impl Dispatcher {
             if drains && self.held.is_empty() && self.clearing.is_empty() {
                 return ousted;
             }
-            if lease.is_none() && !drains {
+            if lease.is_none() && !drains && !self.lack.holds(self.runner.room()) {
                 lease = self.ask_for_work();
             }
             if cancels.is_none() && !self.held.is_empty() {
@@ -199,7 +204,9 @@ impl Dispatcher {
                     lease = None;
                     ousted = ousted.and(self.check_name(&answer));
                     self.take_leases(answer);
-                    renew_at = renew_at.min(Instant::now() + self.renewal);
+                    // The server is to know what sessions wait for.
+                    let pause = if self.lack.until().is_some() { SOON } else { self.renewal };
+                    renew_at = renew_at.min(Instant::now() + pause);
                 }
                 answer = answered(&mut renewal) => {
                     renewal = None;
@@ -216,6 +223,8 @@ impl Dispatcher {
                     // The server is to know, and sessions may wait no longer.
                     renew_at = renew_at.min(Instant::now() + SOON);
                 }
+                () = self.room.changed() => {}
+                () = at(self.lack.until()) => self.lack.end(),
                 () = stages.notified() => renew_at = renew_at.min(Instant::now() + SOON),
                 Some(ended) = self.tasks.join_next(), if !self.tasks.is_empty() => {
                     // Session tasks catch the panics of what they run; see `hold`.
@@ -279,6 +288,7 @@ impl Dispatcher {
             return None;
         }
         let ask = LeaseRequest { node: self.info(), free, wait_seconds: WAIT_SECONDS };
+        self.lack.ask(ask.node.room);
         let client = self.client.clone();
         let (pause, brake) = (self.lease_backoff.pause(), self.brake.clone());
         Some(Box::pin(async move {
@@ -295,6 +305,7 @@ impl Dispatcher {
                 if answer.ttl_seconds.is_finite() && answer.ttl_seconds > 0.0 {
                     self.renewal = Duration::from_secs_f64(answer.ttl_seconds / 3.0);
                 }
+                self.lack.answer(&answer);
                 for lease in answer.leases {
                     self.start(lease);
                 }
@@ -327,6 +338,7 @@ impl Dispatcher {
             node_id: self.info.node_id.clone(),
             brake: self.brake.clone(),
             ends: self.ends.clone(),
+            room: self.runner.reserve(&lease),
         };
         let stages = tell_stages(progress.clone(), self.stages.clone());
         self.held.insert(key.clone(), Held { control, progress, goes_back: false });
@@ -479,7 +491,13 @@ impl Dispatcher {
             *per_stage.entry(stage.as_str().to_owned()).or_default() += 1;
         }
         let engine_errors = self.watch.errors();
-        NodeInfo { held: per_stage, troubles: self.troubles(), engine_errors, ..self.info.clone() }
+        NodeInfo {
+            room: self.runner.room(),
+            held: per_stage,
+            troubles: self.troubles(),
+            engine_errors,
+            ..self.info.clone()
+        }
     }
 
     /// What keeps it from beginning sessions.

@@ -7,7 +7,9 @@
 use crate::brake::{self, Brake, Sign};
 use crate::delivery::{Courier, Delivery};
 use crate::metrics::Ends;
-use polar_session::{AttemptFolder, Control, Ended, Progress, Removal, SessionRunner, salvage};
+use polar_session::{
+    AttemptFolder, Control, Ended, Progress, Removal, Reservation, SessionRunner, salvage,
+};
 use polar_types::{Lease, NodeId, SessionReport, Stage, TaskId, TroubleKind};
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -44,6 +46,8 @@ pub(crate) struct Holder {
     pub(crate) node_id: NodeId,
     pub(crate) brake: Arc<Brake>,
     pub(crate) ends: Arc<Ends>,
+    /// The session's, since it came.
+    pub(crate) room: Reservation,
 }
 
 impl Holder {
@@ -65,6 +69,7 @@ impl Holder {
             }
         };
         let progress = Arc::new(progress);
+        let room = self.room;
         let attempt = {
             let (runner, lease, folder) = (self.runner.clone(), lease.clone(), folder.clone());
             let (progress, courier, node_id) =
@@ -84,7 +89,7 @@ impl Holder {
                         return (Ended::Reported(Box::new(report)), Removal::of_nothing());
                     }
                 }
-                runner.run(lease, folder, control, progress).await
+                runner.run(lease, room, folder, control, progress).await
             }
         };
         // A task of its own, so that a panic in it is an error here.

@@ -23,7 +23,9 @@ mod disk;
 mod dispatcher;
 mod holder;
 mod introduction;
+mod lack;
 mod listeners;
+mod memory;
 mod metrics;
 mod salvage;
 mod state;
@@ -41,9 +43,9 @@ use metrics::{Ends, Metrics};
 use polar_engine::Engine;
 use polar_gateway::{Gateway, GatewayConfig};
 use polar_sandbox::SandboxProvider;
-use polar_session::{RunnerConfig, SessionRunner};
+use polar_session::{RoomLimits, RunnerConfig, SessionRunner};
 pub use polar_session::{RuntimeImage, WarmImage};
-use polar_types::{NodeId, NodeInfo, RuntimeOffer, Slots};
+use polar_types::{NodeId, NodeInfo, NodeRoom, RuntimeOffer, Slots};
 use salvage::Sweeping;
 use state::StateFolder;
 use std::collections::BTreeMap;
@@ -102,6 +104,9 @@ pub struct NodeConfig {
     /// MiB that are to stay free on the disk of `state_dir`: with less no session is taken. 1024 when
     /// absent, or a twentieth of a smaller disk.
     pub keep_free_mb: Option<u64>,
+    /// MiB of memory that all sandboxes with a `memory_mb` together may be given. That of the
+    /// machine or of its cgroup when absent, less 2048 or a quarter of a smaller one.
+    pub sandbox_memory_mb: Option<u64>,
     /// Bytes kept of each output of a command.
     pub output_limit: u64,
 }
@@ -205,12 +210,14 @@ impl Node {
             gateway_address: reachable(gateway_address),
             providers: config.providers.clone(),
             cache: config.cache_dir.clone(),
+            room: room_limits(&config, &state),
             warm: config.warm.clone(),
             warm_folder: state.warm(),
             output_limit: config.output_limit,
         });
         let (drain, draining) = watch::channel(None);
-        let info = NodeInfo { offers: offers(&config.providers).await, ..node_info(&config)? };
+        let offers = offers(&config.providers).await;
+        let info = NodeInfo { offers, room: runner.room(), ..node_info(&config)? };
         let (refused, refusal) = watch::channel(None);
         let work = match &config.server {
             None => {
@@ -347,11 +354,20 @@ fn node_info(config: &NodeConfig) -> Result<NodeInfo, NodeError> {
         slots: config.slots,
         runtimes: config.providers.iter().map(|provider| provider.kind().to_owned()).collect(),
         offers: Vec::new(),
+        room: NodeRoom::default(),
         engine: format!("{} {} ({})", engine.kind.name(), engine.url, engine.model),
         held: BTreeMap::new(),
         troubles: Vec::new(),
         engine_errors: 0,
     })
+}
+
+fn room_limits(config: &NodeConfig, state: &StateFolder) -> RoomLimits {
+    let disk = Disk::new(state.sessions(), config.keep_free_mb);
+    RoomLimits {
+        memory_mb: config.sandbox_memory_mb.or_else(memory::for_sandboxes),
+        disk: Some(Arc::new(move || disk.room())),
+    }
 }
 
 /// What the runtimes can be asked for here. One that gives no answer, as while its daemon is

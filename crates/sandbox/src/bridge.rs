@@ -38,12 +38,9 @@ pub(crate) struct Way {
 }
 
 impl Way {
-    /// That of a sandbox, before its network was closed for good or after.
-    pub(crate) fn of(spec: &SandboxSpec, port: u16, closed: bool) -> Self {
+    /// That of a sandbox, for all its commands.
+    pub(crate) fn of(spec: &SandboxSpec, port: u16) -> Self {
         let egress = Egress::to(spec.allowed_hosts.clone());
-        if closed {
-            egress.close();
-        }
         Self { gateway: spec.gateway_socket.clone(), port, egress: Arc::new(egress) }
     }
 

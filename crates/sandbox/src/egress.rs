@@ -7,10 +7,11 @@
 
 use http::Uri;
 use http::uri::Authority;
-use polar_types::AllowedHost;
+use polar_types::{AllowedHost, HostAnswer, NetworkUse};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -39,6 +40,7 @@ const METADATA: [IpAddr; 2] = [
 pub(crate) struct Egress {
     hosts: Vec<AllowedHost>,
     closed: AtomicBool,
+    seen: Mutex<NetworkUse>,
 }
 
 /// Where the first bytes of a connection want to get.
@@ -50,7 +52,17 @@ pub(crate) enum Aim {
 
 impl Egress {
     pub(crate) fn to(hosts: Vec<AllowedHost>) -> Self {
-        Self { hosts, closed: AtomicBool::new(false) }
+        Self { hosts, ..Self::default() }
+    }
+
+    /// What was asked for.
+    pub(crate) fn seen(&self) -> NetworkUse {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn note(&self, request: &Request, answer: HostAnswer) {
+        let host = format!("{}:{}", request.host.to_ascii_lowercase(), request.port);
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).note(&host, answer);
     }
 
     /// Lets nothing more out.
@@ -104,23 +116,21 @@ impl Egress {
             }
             return Ok(Some((client, request.into_first_bytes())));
         }
-        let mut host = match timeout(CONNECT, self.reach(&request.host, request.port)).await {
-            Ok(Ok(host)) => host,
-            Ok(Err(Unreached::Refused(why))) => return refuse(client, "403 Forbidden", &why).await,
-            Ok(Err(Unreached::Failed(why))) => {
-                return refuse(client, "502 Bad Gateway", &why).await;
+        let reached = timeout(CONNECT, self.reach(&request.host, request.port)).await;
+        let (answer, status, why) = match reached {
+            Ok(Ok(host)) => {
+                self.note(&request, HostAnswer::Reached);
+                return tunnel(client, host, request).await;
             }
+            Ok(Err(Unreached::Refused(why))) => (HostAnswer::Refused, "403 Forbidden", why),
+            Ok(Err(Unreached::Failed(why))) => (HostAnswer::Failed, "502 Bad Gateway", why),
             Err(_) => {
                 let why = format!("polar: {} does not answer in {CONNECT:?}", request.host);
-                return refuse(client, "504 Gateway Timeout", &why).await;
+                (HostAnswer::Failed, "504 Gateway Timeout", why)
             }
         };
-        if request.forwarded.is_none() {
-            client.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n").await?;
-        }
-        host.write_all(&request.into_first_bytes()).await?;
-        tokio::io::copy_bidirectional(&mut client, &mut host).await?;
-        Ok(None)
+        self.note(&request, answer);
+        refuse(client, status, &why).await
     }
 
     async fn reach(&self, host: &str, port: u16) -> Result<TcpStream, Unreached> {
@@ -147,6 +157,20 @@ impl Egress {
         }
         TcpStream::connect(open.as_slice()).await.map_err(failed)
     }
+}
+
+/// Carries what is said both ways, until both are done.
+async fn tunnel(
+    mut client: TcpStream,
+    mut host: TcpStream,
+    request: Request,
+) -> io::Result<Option<(TcpStream, Vec<u8>)>> {
+    if request.forwarded.is_none() {
+        client.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n").await?;
+    }
+    host.write_all(&request.into_first_bytes()).await?;
+    tokio::io::copy_bidirectional(&mut client, &mut host).await?;
+    Ok(None)
 }
 
 /// Addresses of a host. A name that is not answered keeps its thread beyond any deadline, so that

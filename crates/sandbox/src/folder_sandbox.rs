@@ -5,6 +5,7 @@
 //! sandbox stays.
 
 use crate::cgroups::{self, Group};
+use crate::egress::Egress;
 use crate::limits;
 use crate::namespaces::Dying;
 use crate::output::create_empty;
@@ -14,6 +15,7 @@ use crate::snapshot::{Limits, Snapshots, tree};
 use crate::storage;
 use crate::{Change, Exec, ExecEnd, Sandbox, SandboxError, write};
 use async_trait::async_trait;
+use polar_types::NetworkUse;
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -56,6 +58,8 @@ pub(crate) struct Place {
     pub(crate) group: Option<Arc<Group>>,
     pub(crate) memory_mb: Option<u64>,
     pub(crate) storage_mb: Option<u64>,
+    /// Hosts that its commands may reach.
+    pub(crate) egress: Arc<Egress>,
 }
 
 pub(crate) struct FolderSandbox<C> {
@@ -173,8 +177,13 @@ impl<C: Commands> Sandbox for FolderSandbox<C> {
         self.snapshots.changes("base", "now", most).await
     }
 
+    fn network_use(&self) -> NetworkUse {
+        self.place.egress.seen()
+    }
+
     async fn close_network(&self) -> Result<(), SandboxError> {
         // Each command is in a network of its own, made when it starts.
+        self.place.egress.close();
         self.closed.store(true, Ordering::Release);
         Ok(())
     }

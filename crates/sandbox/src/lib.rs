@@ -41,7 +41,7 @@ pub use local::{LOCAL_PATH, LocalConfig, LocalIsolation, LocalProvider};
 pub use mounts::{AllowedMount, Mount};
 
 use async_trait::async_trait;
-use polar_types::{AllowedHost, Network, RuntimeOffer};
+use polar_types::{AllowedHost, Network, NetworkUse, RuntimeOffer};
 use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -274,6 +274,11 @@ pub trait Sandbox: Send + Sync {
     /// from now on.
     async fn close_network(&self) -> Result<(), SandboxError> {
         Err(SandboxError::new("close network", "this kind of sandbox keeps the network it has"))
+    }
+
+    /// What its commands asked the proxy of its allowed hosts for.
+    fn network_use(&self) -> NetworkUse {
+        NetworkUse::default()
     }
 
     /// Ends everything inside and removes all of it. Safe to call again.

@@ -76,8 +76,12 @@ fn why_nobody_takes(demand: &Demand, nodes: &[NodeSeen]) -> Option<String> {
     }
     let able = alive.iter().filter(|seen| demand.is_met_by(&seen.node));
     let troubles = able.map(|seen| {
-        let trouble = seen.node.troubles.first()?;
-        Some(format!("{}: {trouble}", seen.node.node_id))
+        let trouble = seen.node.troubles.first().map(ToString::to_string);
+        let why = trouble.or_else(|| {
+            let lacks = seen.node.room.why_not_now(demand.footprint)?;
+            Some(format!("no room for {lacks}"))
+        })?;
+        Some(format!("{}: {why}", seen.node.node_id))
     });
     let mut told = troubles.collect::<Option<Vec<_>>>()?;
     let more = told.len().saturating_sub(MOST_NODES);

@@ -124,6 +124,14 @@ pub(crate) fn read<T: DeserializeOwned>(
         });
         let mut fault = Fault::of(steps, &message);
         let field = removed.field(&fault.steps);
+        if message == NO_TYPE && field != "runtime.type" {
+            // Which there are is said of one that nobody knows.
+            if mend(&mut value, &fault.steps, Some(Value::String(String::new()))) {
+                continue;
+            }
+            break;
+        }
+        fault.what.push_str(hint(&field, &message));
         if is_unknown_shape(&field, &message) {
             fault.steps.pop();
         }
@@ -144,6 +152,18 @@ pub(crate) fn read<T: DeserializeOwned>(
         }
     }
     Read { value: None, problems }
+}
+
+/// What serde says of an object whose `type` would say its shape.
+const NO_TYPE: &str = "missing field `type`";
+
+/// What else to know about a problem; it continues a sentence.
+fn hint(field: &str, message: &str) -> &'static str {
+    let is_step = field.contains(".prepare[") || field.contains(".setup[");
+    match message.starts_with("unknown variant") && field.ends_with(".type") && is_step {
+        true => "; `upload` is for task files, where the polar command puts the files in its place",
+        false => "",
+    }
 }
 
 /// Whether the field is a word for the shape of its object that nobody knows, so that nothing
@@ -251,6 +271,9 @@ fn unknown_field<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String
 fn in_words(message: &str) -> String {
     let found = ["invalid type: ", "invalid value: ", "unknown variant "];
     let message = found.iter().find_map(|p| message.strip_prefix(p)).unwrap_or(message);
+    if let Some(known) = message.strip_prefix("``, expected ") {
+        return format!("is missing; must be {known}");
+    }
     let Some((found, expected)) = message.rsplit_once(", expected ") else {
         return message.to_owned();
     };
@@ -262,6 +285,9 @@ fn in_words(message: &str) -> String {
         "map with a single key" => "an object with one field, whose name says which it is",
         "a sequence" => "an array",
         other if other.starts_with("struct ") => "an object",
+        other if other.starts_with("internally tagged enum ") => {
+            "an object whose `type` says what it is"
+        }
         other => other,
     };
     let found = match found {

@@ -15,13 +15,14 @@ use crate::maker::{Deadline, Leftovers, Maker};
 use crate::pools::{Pools, Slot};
 use crate::removal::{Remains, Removal};
 use crate::report::{self, Ending, Facts};
+use crate::room::{Reservation, Room, RoomChanges, RoomLimits};
 use crate::warm_pool::{RuntimeImage, WarmImage, WarmPool};
 use crate::warming::{Order, Warming};
 use polar_gateway::{Gateway, SessionHandle};
 use polar_sandbox::{Exec, ExecEnd, Sandbox, SandboxProvider};
 use polar_types::{
-    ErrorClass, EvaluatorSpec, GradingSandbox, Lease, NodeId, PrepareStep, SessionReport, Side,
-    Slots, Stage, StageTimes,
+    ErrorClass, EvaluatorSpec, GradingSandbox, Lease, NetworkUse, NodeId, NodeRoom, PrepareStep,
+    SessionReport, Side, Slots, Stage, StageTimes,
 };
 use std::future::Future;
 use std::net::SocketAddr;
@@ -47,6 +48,8 @@ pub struct RunnerConfig {
     pub providers: Vec<Arc<dyn SandboxProvider>>,
     /// Folder for harness installations.
     pub cache: PathBuf,
+    /// What all sandboxes together may take.
+    pub room: RoomLimits,
     /// Images of which sandboxes are kept ready.
     pub warm: Vec<WarmImage>,
     /// Folder for the files of those.
@@ -63,6 +66,7 @@ pub struct SessionRunner {
     images: Images,
     pub(crate) warm: WarmPool,
     pools: Pools,
+    room: Room,
 }
 
 /// What became of an attempt.
@@ -79,9 +83,26 @@ impl SessionRunner {
     pub fn new(config: RunnerConfig) -> Self {
         let installer = Installer::new(&config.cache);
         let pools = Pools::new(config.slots);
+        let room = Room::new(config.room.clone());
         let (config, images) = (Arc::new(config), Images::default());
-        let warm = WarmPool::new(config.clone(), images.clone());
-        Self { pools, config, installer, images, warm }
+        let warm = WarmPool::new(config.clone(), images.clone(), room.clone());
+        Self { pools, room, config, installer, images, warm }
+    }
+
+    /// Stands in line for the room that a session's sandboxes may take. Whoever asks for sessions
+    /// does so as they come, so that it knows what is left for others.
+    pub fn reserve(&self, lease: &Lease) -> Reservation {
+        self.room.reserve(&lease.task.runtime)
+    }
+
+    /// Memory and disk for sandboxes, and what of that no session has or waits for.
+    pub fn room(&self) -> NodeRoom {
+        self.room.now()
+    }
+
+    /// Tells of changes of [`SessionRunner::room`].
+    pub fn room_changes(&self) -> RoomChanges {
+        self.room.changes()
     }
 
     /// Gets an image before a session wants it. A failure is only told to the log: sessions
@@ -115,12 +136,13 @@ impl SessionRunner {
         self.pools.taken()
     }
 
-    /// Runs a leased session to its end; its sandbox may still be on its way out then.
-    /// Always ends: each stage has a budget, and each wait in between is for a place that
-    /// others leave within theirs.
+    /// Runs a leased session to its end, in the room that it has or waits for; its sandbox may
+    /// still be on its way out then. Always ends: each stage has a budget, and each wait in
+    /// between is for a place that others leave within theirs.
     pub async fn run(
         &self,
         lease: Lease,
+        room: Reservation,
         folder: AttemptFolder,
         control: watch::Receiver<Control>,
         progress: Arc<watch::Sender<Progress>>,
@@ -137,6 +159,7 @@ impl SessionRunner {
         let mut attempt = Attempt {
             runner: self.clone(),
             lease,
+            room: Some(room),
             folder,
             maker,
             progress,
@@ -148,6 +171,7 @@ impl SessionRunner {
             proxy: None,
             evaluator: crate::evaluator::Programs::default(),
             exec_end: None,
+            network: None,
             grade: crate::grade::Grade::default(),
         };
         let result = match attempt.lease.regrade {
@@ -155,14 +179,17 @@ impl SessionRunner {
             Some(_) => attempt.regrade().await,
         };
         attempt.close_proxy().await;
-        let remains = attempt.remains();
+        attempt.network = attempt.sandbox.as_ref().map(|sandbox| sandbox.network_use());
+        let (remains, room) = (attempt.remains(), attempt.room.take());
         let (slot, outcome) = match result {
             // The grading slot is held until the trajectory is built and the sandbox gone.
             Ok(slot) => (Some(Arc::new(slot)), None),
             Err(Stop::Ended(outcome)) => (None, Some(outcome)),
-            Err(Stop::Abandoned) => return (Ended::Abandoned, Removal::start(remains, None)),
+            Err(Stop::Abandoned) => {
+                return (Ended::Abandoned, Removal::start(remains, room, None));
+            }
         };
-        let removal = Removal::start(remains, slot.clone());
+        let removal = Removal::start(remains, room, slot.clone());
         let report = attempt.report(outcome).await;
         drop(slot);
         (Ended::Reported(Box::new(report)), removal)
@@ -173,6 +200,8 @@ impl SessionRunner {
 pub(crate) struct Attempt {
     pub(crate) runner: SessionRunner,
     pub(crate) lease: Lease,
+    /// Had until its sandboxes are gone.
+    room: Option<Reservation>,
     pub(crate) folder: AttemptFolder,
     pub(crate) maker: Maker,
     progress: Arc<watch::Sender<Progress>>,
@@ -186,6 +215,7 @@ pub(crate) struct Attempt {
     pub(crate) proxy: Option<SessionHandle>,
     pub(crate) evaluator: crate::evaluator::Programs,
     pub(crate) exec_end: Option<ExecEnd>,
+    network: Option<NetworkUse>,
     pub(crate) grade: crate::grade::Grade,
 }
 
@@ -197,6 +227,7 @@ impl Attempt {
         let since = Instant::now();
         let image_id = self.get_image().await?;
         let image = since.elapsed();
+        self.have_room(Stage::Prepare).await?;
         self.waits(Stage::Prepare, "a preparation slot");
         let slot = self.unless_stopped(pools.prepare()).await??;
         let since = Instant::now();
@@ -236,6 +267,14 @@ impl Attempt {
         Ok(slot)
     }
 
+    /// Waits until the node has room for its sandbox.
+    pub(crate) async fn have_room(&mut self, stage: Stage) -> Result<(), Stop> {
+        let Some(mut room) = self.room.take() else { return Ok(()) };
+        let granted = self.unless_stopped(room.granted(|lacks| self.waits(stage, lacks))).await;
+        self.room = Some(room);
+        granted?
+    }
+
     pub(crate) fn pools(&self) -> Pools {
         self.runner.pools.clone()
     }
@@ -251,6 +290,7 @@ impl Attempt {
             recipe: self.grader_recipe(1),
             seconds: task.budgets.prepare_seconds,
             pools: self.runner.pools.clone(),
+            room: self.runner.room.clone(),
             progress: self.progress.clone(),
         };
         self.warming = Some(Warming::start(order, proxy));
@@ -370,6 +410,7 @@ impl Attempt {
             node_id: self.runner.config.node_id.clone(),
             folder: self.folder,
             grade: self.grade,
+            network: self.network.unwrap_or_default(),
             times: self.times,
             ending,
         })

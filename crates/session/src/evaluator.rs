@@ -9,7 +9,7 @@ use crate::attempt::Attempt;
 use crate::failure::Stop;
 use crate::hints;
 use polar_sandbox::{Exec, ExecEnd, Sandbox};
-use polar_types::{ErrorClass, EvaluatorSpec, Side, TestsEvaluator};
+use polar_types::{ErrorClass, EvaluatorSpec, PythonEvaluator, Side, TestsEvaluator};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -18,6 +18,20 @@ const LOOK: &str = r#"case $1 in
 */*) [ -e "$1" ] || exit 11; [ -f "$1" ] && [ -x "$1" ] || exit 12 ;;
 *) command -v "$1" >/dev/null || exit 11 ;;
 esac"#;
+/// Reads a function's code as Python does before it runs any of it; the code that there is an
+/// error with ends it with another exit code and is told.
+const READ: &str = r#"command -v "$1" >/dev/null || exit 11
+exec "$1" -I -c '
+import sys
+try:
+    compile(sys.stdin.buffer.read(), "evaluator.code", "exec")
+except (SyntaxError, ValueError) as error:
+    print(error)
+    sys.exit(14)
+'"#;
+const UNREADABLE: i32 = 14;
+/// Most characters of an error that are told.
+const MOST_ERROR: usize = 300;
 const ABSENT: i32 = 11;
 const NOT_EXECUTABLE: i32 = 12;
 
@@ -64,6 +78,11 @@ impl Attempt {
     ) -> Result<Programs, Stop> {
         let mut programs = Programs::default();
         let task = &self.lease.task;
+        let mut functions = Vec::new();
+        functions_of(&task.evaluator, "evaluator".to_owned(), &mut functions);
+        for (at, function) in functions {
+            self.read_function(sandbox, &at, function, timeout).await?;
+        }
         if !task.grading.setup.is_empty() {
             return Ok(programs);
         }
@@ -74,6 +93,44 @@ impl Attempt {
             programs.0.insert(look.command.to_owned(), found);
         }
         Ok(programs)
+    }
+
+    /// Refuses a function whose code is none, before an agent has worked for a grade that cannot be.
+    async fn read_function(
+        &self,
+        sandbox: &dyn Sandbox,
+        at: &str,
+        function: &PythonEvaluator,
+        timeout: Duration,
+    ) -> Result<(), Stop> {
+        let stdout = self.folder.log("evaluator.out");
+        let exec = Exec {
+            argv: ["sh", "-c", READ, "sh", &function.python].map(str::to_owned).to_vec(),
+            workdir: None,
+            env: function.env.clone(),
+            stdin: Some(function.code.clone().into_bytes()),
+            timeout,
+            stdout: stdout.clone(),
+            stderr: self.folder.log("evaluator.err"),
+            output_limit: self.runner.config.output_limit,
+        };
+        match self.exec_in(sandbox, "reading the evaluator's code", exec).await? {
+            ExecEnd::Exited(UNREADABLE) => {
+                let said = std::fs::read_to_string(stdout).unwrap_or_default();
+                let said: String = said.trim().chars().take(MOST_ERROR).collect();
+                let message =
+                    format!("{at}.code is no Python that `{}` can read: {said}", function.python);
+                Err(Stop::failed(Side::Grader, ErrorClass::Invalid, message))
+            }
+            // One that is not there may come with steps of `grading.setup`.
+            ExecEnd::Exited(ABSENT) if self.lease.task.grading.setup.is_empty() => {
+                let hint = hints::missing_program(&self.lease.task.runtime);
+                let problem =
+                    format!("`{}` is not there before the agent runs{hint}", function.python);
+                Err(refused(&format!("{at}.python"), &problem))
+            }
+            ExecEnd::Exited(_) | ExecEnd::TimedOut => Ok(()),
+        }
     }
 
     async fn find_program(
@@ -117,6 +174,23 @@ impl Attempt {
             ExecEnd::Exited(ABSENT | NOT_EXECUTABLE) => Ok(Found::Absent(program.to_owned())),
             ExecEnd::Exited(_) | ExecEnd::TimedOut => Ok(Found::Unknown),
         }
+    }
+}
+
+/// All functions of an evaluator and its parts, with their fields.
+fn functions_of<'a>(
+    evaluator: &'a EvaluatorSpec,
+    at: String,
+    found: &mut Vec<(String, &'a PythonEvaluator)>,
+) {
+    if let EvaluatorSpec::Python(function) = evaluator {
+        found.push((at, function));
+        return;
+    }
+    let is_weighted = matches!(evaluator, EvaluatorSpec::WeightedSum { .. });
+    for (index, part) in evaluator.parts().into_iter().enumerate() {
+        let within = if is_weighted { ".evaluator" } else { "" };
+        functions_of(part, format!("{at}.of[{index}]{within}"), found);
     }
 }
 

@@ -18,6 +18,17 @@ impl Stop {
     }
 }
 
+impl Stop {
+    /// The same with more in its message.
+    #[must_use]
+    pub(crate) fn with(mut self, more: &str) -> Self {
+        if let Self::Ended(Outcome::Failed { message, .. }) = &mut self {
+            message.push_str(more);
+        }
+        self
+    }
+}
+
 impl From<Control> for Stop {
     fn from(order: Control) -> Self {
         match order {

@@ -1,6 +1,6 @@
 //! What to do about failures that a sandbox's closedness usually causes.
 
-use polar_types::{Network, RuntimeKind, RuntimeSpec};
+use polar_types::{Network, NetworkUse, RuntimeKind, RuntimeSpec};
 
 /// What programs say when they find no network.
 const NO_NETWORK: [&str; 9] = [
@@ -29,6 +29,22 @@ pub(crate) fn failed_command(runtime: &RuntimeSpec, code: i32, said: &str) -> St
         );
     }
     hints
+}
+
+/// Hosts that were refused, which a task may have forgotten to allow; empty when there are none. It
+/// continues a sentence.
+pub(crate) fn refused_hosts(network: &NetworkUse) -> String {
+    const MOST: usize = 5;
+    let refused: Vec<_> = network.refused().map(|host| host.host.as_str()).collect();
+    let more = refused.len().saturating_sub(MOST);
+    match refused.get(..refused.len().min(MOST)) {
+        None | Some([]) => String::new(),
+        Some(named) => {
+            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+            let named = named.join(", ");
+            format!("; refused were {named}{more}, which `runtime.allowed_hosts` does not name")
+        }
+    }
 }
 
 /// What may mend that a program is not found. It continues a sentence.

@@ -28,6 +28,7 @@ mod pools;
 mod prepare;
 mod removal;
 mod report;
+mod room;
 mod warm_pool;
 mod warming;
 
@@ -38,4 +39,5 @@ pub use harness::HarnessAdapter;
 pub use polar_trajectory::BuildOptions;
 pub use removal::Removal;
 pub use report::{Rebuilt, rebuild, salvage};
+pub use room::{DiskRoom, Reservation, RoomChanges, RoomLimits};
 pub use warm_pool::{RuntimeImage, WarmImage};

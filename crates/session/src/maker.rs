@@ -7,6 +7,7 @@
 use crate::attempt::RunnerConfig;
 use crate::control::{self, Control};
 use crate::failure::Stop;
+use crate::hints;
 use crate::images::Images;
 use crate::removal::{Creation, destroy};
 use polar_sandbox::{Exec, ExecEnd, Sandbox, SandboxError, SandboxProvider, SandboxSpec};
@@ -180,8 +181,9 @@ impl Maker {
         match self.furnish(sandbox.as_ref(), &steps, closes, deadline).await {
             Ok(()) => {}
             Err(stop) => {
+                let refused = hints::refused_hosts(&sandbox.network_use());
                 self.leftovers.keep(sandbox);
-                return Err(stop);
+                return Err(stop.with(&refused));
             }
         }
         start.set_up_seconds = since.elapsed().as_secs_f64();

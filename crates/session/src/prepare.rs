@@ -44,7 +44,9 @@ impl Attempt {
             .map_err(|error| sandbox_failure(error.to_string()))?;
 
         let recipe = Recipe { image_id, ..self.recipe(installation.as_ref()) };
-        let mut made = match self.runner.warm.take(&self.maker, &recipe, deadline).await? {
+        let taken = self.runner.warm.take(&self.maker, &recipe, deadline).await?;
+        self.runner.warm.make_way().await;
+        let mut made = match taken {
             Some(made) => made,
             None => {
                 let tell = |what: &str| self.waits(Stage::Prepare, what);

@@ -2,6 +2,7 @@
 
 use crate::maker::Leftovers;
 use crate::pools::Slot;
+use crate::room::Reservation;
 use crate::warming::Warming;
 use polar_sandbox::{Sandbox, SandboxError};
 use std::sync::Arc;
@@ -68,14 +69,18 @@ impl Removal {
         Self(None)
     }
 
-    /// Starts it. The attempt's slot is kept until it is over.
-    pub(crate) fn start(remains: Remains, slot: Option<Arc<Slot>>) -> Self {
+    /// Starts it. The attempt's room and slot are kept until it is over.
+    pub(crate) fn start(
+        remains: Remains,
+        room: Option<Reservation>,
+        slot: Option<Arc<Slot>>,
+    ) -> Self {
         if remains.is_nothing() {
             return Self::of_nothing();
         }
         Self(Some(tokio::spawn(async move {
             remains.remove().await;
-            drop(slot);
+            drop((room, slot));
         })))
     }
 

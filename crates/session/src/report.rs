@@ -9,7 +9,7 @@ use polar_record::RecordedSession;
 use polar_sandbox::ExecEnd;
 use polar_trajectory::{BuildOptions, set_rewards};
 use polar_types::{
-    Artifact, CallSummary, EndReason, ErrorClass, Lease, NodeId, Outcome, RuntimeSpec,
+    Artifact, CallSummary, EndReason, ErrorClass, Lease, NetworkUse, NodeId, Outcome, RuntimeSpec,
     SessionReport, Side, StageTimes, TaskSpec, Trajectory,
 };
 use serde::Serialize;
@@ -33,6 +33,7 @@ pub(crate) struct Facts {
     pub(crate) node_id: NodeId,
     pub(crate) folder: AttemptFolder,
     pub(crate) grade: Grade,
+    pub(crate) network: NetworkUse,
     pub(crate) times: StageTimes,
     pub(crate) ending: Ending,
 }
@@ -70,6 +71,7 @@ pub async fn salvage(
         node_id,
         folder: folder.clone(),
         grade: Grade::default(),
+        network: Default::default(),
         times: StageTimes::default(),
         ending: Ending::Stopped(Outcome::Failed {
             side: Side::Polar,
@@ -255,6 +257,7 @@ pub(crate) fn bare_report(facts: &Facts, outcome: Outcome) -> SessionReport {
         grade_note: facts.grade.note(),
         grade: facts.grade.info.clone(),
         hack_labels: facts.grade.labels.clone(),
+        network: facts.network.clone(),
         exit_code: None,
         calls: 0,
         traces: 0,

@@ -15,8 +15,9 @@ use crate::failure::Stop;
 use crate::images::Images;
 use crate::maker::{Deadline, Leftovers, Made, Maker, Recipe};
 use crate::removal::{Remains, destroy};
+use crate::room::{Room, StandBy};
 use polar_sandbox::{Exec, ExecEnd};
-use polar_types::{RuntimeKind, RuntimeSpec};
+use polar_types::{Footprint, RuntimeKind, RuntimeSpec};
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -58,6 +59,7 @@ pub(crate) struct WarmPool {
 struct Inner {
     config: Arc<RunnerConfig>,
     images: Images,
+    room: Room,
     shelves: Mutex<Vec<Shelf>>,
     /// Something was asked for or taken.
     wake: Notify,
@@ -70,7 +72,26 @@ struct Shelf {
     of: WarmImage,
     seen: VecDeque<u64>,
     wanted: Option<Wanted>,
-    stock: VecDeque<(Recipe, Made)>,
+    stock: VecDeque<Stocked>,
+}
+
+/// One that stands by, and what it was made by.
+struct Stocked {
+    recipe: Recipe,
+    made: Made,
+    /// Had as long as it stands by: who takes it has room of his own.
+    room: StandBy,
+}
+
+/// What a pool is to do next.
+#[derive(Default)]
+struct Lacking {
+    /// To be removed first.
+    goes: Option<Stocked>,
+    /// To be made, for which shelf and in which room.
+    next: Option<(usize, Wanted, StandBy)>,
+    /// More would be made if there were room.
+    lacks_room: bool,
 }
 
 /// What is kept ready.
@@ -83,7 +104,7 @@ struct Wanted {
 }
 
 impl WarmPool {
-    pub(crate) fn new(config: Arc<RunnerConfig>, images: Images) -> Self {
+    pub(crate) fn new(config: Arc<RunnerConfig>, images: Images, room: Room) -> Self {
         let shelf = |of: &WarmImage| Shelf {
             of: of.clone(),
             seen: VecDeque::new(),
@@ -98,6 +119,7 @@ impl WarmPool {
         let inner = Arc::new(Inner {
             config,
             images,
+            room,
             shelves: Mutex::new(shelves),
             wake: Notify::new(),
             closing: CancellationToken::new(),
@@ -132,6 +154,13 @@ impl WarmPool {
             }
         }
         Ok(None)
+    }
+
+    /// Removes what stands by in room that sessions have by now, the oldest of each image first.
+    pub(crate) async fn make_way(&self) {
+        if let Some(inner) = &self.inner {
+            inner.make_way().await;
+        }
     }
 
     /// How many stand by.
@@ -203,33 +232,53 @@ impl Inner {
             shelf.of.of.runtime == runtime.kind && shelf.of.of.image == recipe.spec.image
         })?;
         shelf.note(runtime, recipe, seconds);
-        let place = shelf.stock.iter().position(|(made_by, _)| made_by.is_same(recipe));
-        let made = place.and_then(|place| shelf.stock.remove(place));
+        let place = shelf.stock.iter().position(|stocked| stocked.recipe.is_same(recipe));
+        let stocked = place.and_then(|place| shelf.stock.remove(place));
         self.wake.notify_one();
-        made.map(|(_, made)| made)
+        stocked.map(|stocked| stocked.made)
     }
 
-    /// Which shelf lacks what; what has to go first comes with it.
-    fn lacking(&self) -> Option<(usize, Wanted, Option<Made>)> {
+    async fn make_way(&self) {
+        while self.room.is_over() {
+            let oldest = lock(&self.shelves).iter_mut().find_map(|shelf| {
+                let oldest = shelf.stock.iter().position(|stocked| !stocked.room.is_nothing())?;
+                shelf.stock.remove(oldest)
+            });
+            let Some(stocked) = oldest else { return };
+            destroy(stocked.made.sandbox.as_ref()).await;
+        }
+    }
+
+    /// Which shelf lacks what, if there is room for it.
+    fn lacking(&self) -> Lacking {
+        let mut lacking = Lacking::default();
         let mut shelves = lock(&self.shelves);
         for (index, shelf) in shelves.iter_mut().enumerate() {
             let Some(wanted) = shelf.wanted.clone() else { continue };
-            let is_other = |(made_by, _): &(Recipe, Made)| !made_by.is_same(&wanted.recipe);
+            let is_other = |stocked: &Stocked| !stocked.recipe.is_same(&wanted.recipe);
             let others = shelf.stock.iter().filter(|made| is_other(made)).count();
             let places = shelf.of.places as usize;
             if shelf.stock.len() - others >= places {
                 continue;
             }
             let full = shelf.stock.len() >= places;
-            let oldest = shelf.stock.iter().position(is_other).filter(|_| full);
-            let goes = oldest.and_then(|place| shelf.stock.remove(place));
-            return Some((index, wanted, goes.map(|(_, made)| made)));
+            if let Some(oldest) = shelf.stock.iter().position(is_other).filter(|_| full) {
+                lacking.goes = shelf.stock.remove(oldest);
+                return lacking;
+            }
+            match self.room.keep_warm(Footprint::of(&wanted.runtime)) {
+                Some(room) => {
+                    lacking.next = Some((index, wanted, room));
+                    return lacking;
+                }
+                None => lacking.lacks_room = true,
+            }
         }
-        None
+        lacking
     }
 
     /// Puts what was made on its shelf.
-    fn keep(&self, shelf: usize, recipe: Recipe, made: Result<Made, Stop>) {
+    fn keep(&self, shelf: usize, recipe: Recipe, made: Result<Made, Stop>, room: StandBy) {
         let mut shelves = lock(&self.shelves);
         let Some(shelf) = shelves.get_mut(shelf) else { return };
         match made {
@@ -240,7 +289,7 @@ impl Inner {
                 if let Some(wanted) = shelf.wanted.as_mut().filter(|w| w.recipe.is_same(&recipe)) {
                     wanted.recipe.image_id.clone_from(&made.image_id);
                 }
-                shelf.stock.push_back((of, made));
+                shelf.stock.push_back(Stocked { recipe: of, made, room });
             }
             Err(Stop::Abandoned) => {}
             Err(stop) => {
@@ -254,7 +303,11 @@ impl Inner {
 
     fn empty(&self) -> Vec<Made> {
         let mut shelves = lock(&self.shelves);
-        shelves.iter_mut().flat_map(|shelf| shelf.stock.drain(..)).map(|(_, made)| made).collect()
+        shelves
+            .iter_mut()
+            .flat_map(|shelf| shelf.stock.drain(..))
+            .map(|stocked| stocked.made)
+            .collect()
     }
 
     fn maker(&self, wanted: &Wanted, leftovers: &Leftovers) -> Maker {
@@ -296,16 +349,22 @@ async fn fill(inner: Arc<Inner>) {
     let folder = &inner.config.warm_folder;
     // Names of an earlier process's may still be in use.
     let (of_process, mut number) = (start_time(), 0_u64);
+    let mut changes = inner.room.changes();
     while !inner.closing.is_cancelled() {
-        let Some((shelf, wanted, goes)) = inner.lacking() else {
+        // One that was being made may be in the way by now.
+        inner.make_way().await;
+        let lacking = inner.lacking();
+        if let Some(Stocked { made, .. }) = lacking.goes {
+            destroy(made.sandbox.as_ref()).await;
+            continue;
+        }
+        let Some((shelf, wanted, room)) = lacking.next else {
             tokio::select! {
                 () = inner.closing.cancelled() => break,
                 () = inner.wake.notified() => continue,
+                () = changes.changed(), if lacking.lacks_room => continue,
             }
         };
-        if let Some(made) = goes {
-            destroy(made.sandbox.as_ref()).await;
-        }
         number += 1;
         let mut recipe = wanted.recipe.clone();
         recipe.spec.name = format!("warm-{of_process}-{number}");
@@ -316,7 +375,7 @@ async fn fill(inner: Arc<Inner>) {
             Ok(()) => maker.make(recipe, deadline, |_| ()).await,
             Err(error) => Err(crate::maker::sandbox_failure(error.to_string())),
         };
-        inner.keep(shelf, wanted.recipe, made);
+        inner.keep(shelf, wanted.recipe, made, room);
         leftovers.clear().await;
     }
     let sandboxes = inner.empty().into_iter().map(|made| made.sandbox).collect();

@@ -3,16 +3,17 @@
 //! It is begun when the harness has asked its model for the first time: from then on the
 //! agent mostly waits for the engine, and neither its own start nor a session that is being
 //! prepared is held up by more than the machine's share. It takes a place of its own pool
-//! first, so that no more graders stand ready than the node allows. When grading begins it is
-//! made without one, as part of grading.
+//! first, and room that no session waits for, so that no more graders stand ready than the node
+//! allows. When grading begins it is made without either, as part of grading.
 
 use crate::control::Progress;
 use crate::failure::Stop;
 use crate::maker::{Deadline, Made, Maker, Recipe, sandbox_failure};
 use crate::pools::{Pools, Slot};
 use crate::removal::destroy;
+use crate::room::{Room, StandBy};
 use polar_gateway::SessionHandle;
-use polar_types::Stage;
+use polar_types::{Footprint, Stage};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -31,8 +32,14 @@ pub(crate) struct Warming {
 
 struct Ready {
     made: Made,
-    /// Held as long as it stands by.
-    place: Option<Slot>,
+    /// Held as long as it stands by. From then on it has its session's.
+    place: Option<Place>,
+}
+
+/// What a sandbox has that stands by.
+struct Place {
+    _slot: Slot,
+    _room: StandBy,
 }
 
 /// What to make, and by whose leave.
@@ -42,6 +49,7 @@ pub(crate) struct Order {
     /// The budget of making it.
     pub(crate) seconds: f64,
     pub(crate) pools: Pools,
+    pub(crate) room: Room,
     pub(crate) progress: Arc<watch::Sender<Progress>>,
 }
 
@@ -90,10 +98,12 @@ async fn warm(
     needed: CancellationToken,
     begun: Arc<AtomicBool>,
 ) -> Result<Ready, Stop> {
-    let Order { maker, recipe, seconds, pools, progress } = order;
+    let Order { maker, recipe, seconds, pools, room, progress } = order;
+    let footprint = Footprint::of(&maker.runtime);
     let turn = async {
         proxy.called().await;
-        pools.warm().await
+        let slot = pools.warm().await?;
+        Ok(Place { _slot: slot, _room: room.spare(footprint).await })
     };
     let place = maker
         .unless_stopped(async {

@@ -60,13 +60,14 @@ pub trait TaskStore: Send + Sync + 'static {
 
     /// Leases at most `free` queued sessions that a node can run: of the most urgent task, among
     /// tasks of one priority of that with the fewest leased sessions by its weight, then of the
-    /// oldest.
+    /// oldest. The first that the node lacks the room for ends it, so that smaller ones behind do
+    /// not keep a large one from its turn for ever.
     async fn claim(
         &self,
         node: &NodeInfo,
         free: u32,
         now: Timestamp,
-    ) -> Result<Vec<Lease>, StoreError>;
+    ) -> Result<Claimed, StoreError>;
 
     /// Renews all leases of a node and takes note of where its sessions stand. Those that
     /// still wait on the node for a place get their time anew.
@@ -274,6 +275,15 @@ pub struct Expired {
     pub requeued: Vec<SessionId>,
     /// Sessions that came to their end.
     pub ended: Vec<SessionId>,
+}
+
+/// What [`TaskStore::claim`] gave.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Claimed {
+    /// The sessions.
+    pub leases: Vec<Lease>,
+    /// Whether the next one was kept back because the node has no room for it now.
+    pub lacks_room: bool,
 }
 
 /// Which tasks to list.

@@ -204,6 +204,32 @@ pub(crate) fn has_trajectory(status: SessionStatus) -> bool {
     matches!(status, SessionStatus::Completed | SessionStatus::TimedOut)
 }
 
+/// Why the sessions that are left of a task are ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Cancelling {
+    /// The client wants no more of it.
+    Asked,
+    /// Its group has as many usable sessions as are enough.
+    EnoughUsable,
+    /// Its group is too many versions behind the trainer.
+    Stale,
+}
+
+impl Cancelling {
+    pub(crate) fn in_words(self) -> &'static str {
+        match self {
+            Self::Asked => "the client cancelled its task",
+            Self::EnoughUsable => {
+                "its group had as many usable sessions as are enough (`early_stop.usable`)"
+            }
+            Self::Stale => {
+                "its group was more versions behind the trainer than a batch may be \
+                 (`max_staleness`)"
+            }
+        }
+    }
+}
+
 /// What a session that was never leased waits for.
 pub(crate) fn waiting_for_node(runtime: &str) -> String {
     format!("a node with a free slot and the {runtime} runtime")

@@ -1,7 +1,8 @@
 //! What a session asks of its node, and what nodes offer.
 
-use crate::{FieldProblem, NodeInfo, TaskSpec};
+use crate::{FieldProblem, Footprint, NodeInfo, TaskSpec};
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Most nodes that are named in a refusal; others have much the same to say.
@@ -28,6 +29,9 @@ pub struct Demand {
     /// Fields of the task's `runtime` that not every node holds to.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub fields: BTreeSet<String>,
+    /// What a sandbox takes.
+    #[serde(flatten)]
+    pub footprint: Footprint,
 }
 
 /// What a node lacks for a demand.
@@ -35,7 +39,7 @@ pub struct Demand {
 struct Lack<'a> {
     /// The field of the task's `runtime`; nothing where it lacks the runtime itself.
     field: Option<&'a str>,
-    why: &'a str,
+    why: Cow<'a, str>,
 }
 
 impl Demand {
@@ -58,6 +62,7 @@ impl Demand {
         Self {
             runtime: runtime.kind.as_str().to_owned(),
             fields: fields.map(|(field, _)| field.to_owned()).collect(),
+            footprint: Footprint::of(runtime),
         }
     }
 
@@ -69,12 +74,16 @@ impl Demand {
     /// A node that says nothing of a field is taken to hold to it: its own refusal comes later.
     fn lack<'a>(&'a self, node: &'a NodeInfo) -> Option<Lack<'a>> {
         if !node.runtimes.contains(&self.runtime) {
-            return Some(Lack { field: None, why: "it has no such runtime" });
+            return Some(Lack { field: None, why: "it has no such runtime".into() });
         }
-        let offer = node.offers.iter().find(|offer| offer.runtime == self.runtime)?;
-        self.fields.iter().find_map(|field| {
-            let why = offer.refuses.get(field)?;
-            Some(Lack { field: Some(field), why })
+        let offer = node.offers.iter().find(|offer| offer.runtime == self.runtime);
+        let refused = self.fields.iter().find_map(|field| {
+            let why = offer?.refuses.get(field)?;
+            Some(Lack { field: Some(field), why: why.into() })
+        });
+        refused.or_else(|| {
+            let (field, why) = node.room.why_never(self.footprint)?;
+            Some(Lack { field: Some(field), why: why.into() })
         })
     }
 
@@ -84,11 +93,10 @@ impl Demand {
         let lacks = nodes.iter().map(|node| Some((*node, self.lack(node)?)));
         let lacks = lacks.collect::<Option<Vec<_>>>().filter(|lacks| !lacks.is_empty())?;
         // Those that come closest say what to change.
-        let mut closest =
-            lacks.iter().filter_map(|(node, lack)| Some((*node, lack.field?, lack.why)));
-        let Some((_, field, _)) = closest.next() else { return Some(self.no_runtime(nodes)) };
+        let mut closest = lacks.iter().filter_map(|(_, lack)| lack.field);
+        let Some(field) = closest.next() else { return Some(self.no_runtime(nodes)) };
         let told = lacks.iter().filter(|(_, lack)| lack.field == Some(field));
-        let told: Vec<_> = told.map(|(node, lack)| (&node.node_id, lack.why)).collect();
+        let told: Vec<_> = told.map(|(node, lack)| (&node.node_id, &lack.why)).collect();
         let more = told.len().saturating_sub(MOST_NODES);
         let more = if more > 0 { format!("; and {more} more") } else { String::new() };
         let told = told.iter().take(MOST_NODES).map(|(node, why)| format!("{node}: {why}"));
@@ -126,7 +134,7 @@ pub const WRITABLE_MOUNTS: &str = "mounts[].read_only";
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Known, Slots, TaskRequest};
+    use crate::{Known, NodeRoom, Slots, TaskRequest};
     use serde_json::{Value, json};
 
     fn demand(runtime: Value) -> Demand {
@@ -152,6 +160,7 @@ mod tests {
             slots: Slots::default(),
             runtimes: runtimes.iter().map(|runtime| (*runtime).to_owned()).collect(),
             offers: runtimes.iter().map(offer).collect(),
+            room: NodeRoom::default(),
             engine: String::new(),
             held: BTreeMap::new(),
             troubles: Vec::new(),
@@ -179,6 +188,27 @@ mod tests {
         assert_eq!(problem.field, "runtime.type");
         let said = problem.to_string();
         assert!(said.contains("no node offers apptainer; there are nodes with docker, local"));
+    }
+
+    #[test]
+    fn a_node_too_small_for_a_sandbox_lacks_the_field() {
+        let mut small = node("n1", &["local", "docker"], &[]);
+        small.room = NodeRoom { memory_mb: Some(4096), storage_mb: Some(900), ..small.room };
+        let fits = json!({"type": "local", "memory_mb": 4096, "storage_mb": 900});
+        assert!(demand(fits).is_met_by(&small));
+        let memory = demand(json!({"type": "local", "memory_mb": 4097}));
+        let problem = memory.problem(&[&small]).unwrap();
+        assert_eq!(problem.field, "runtime.memory_mb");
+        let said = problem.to_string();
+        assert!(said.contains("n1: its sandboxes may take 4096 MiB of memory in all"), "{said}");
+        assert!(said.contains("--sandbox-memory-mb"), "{said}");
+        let disk = demand(json!({"type": "local", "storage_mb": 901}));
+        assert_eq!(disk.problem(&[&small]).unwrap().field, "runtime.storage_mb");
+        // Files of containers lie where their daemon keeps them.
+        let container = json!({"type": "docker", "image": "debian:12", "storage_mb": 901});
+        assert!(demand(container).is_met_by(&small));
+        // Another node may have the room.
+        assert_eq!(memory.problem(&[&small, &node("n2", &["local"], &[])]), None);
     }
 
     #[test]

@@ -10,9 +10,11 @@ pub mod event;
 mod grade;
 pub mod history;
 pub mod id;
+pub mod network_use;
 pub mod node;
 pub mod regrade;
 pub mod role;
+pub mod room;
 pub mod sampling;
 pub mod session;
 pub mod task;
@@ -32,6 +34,7 @@ pub use event::{Event, EventKind, EventPage};
 pub use grade::{GradeInfo, HackLabel, HackPattern, PartRewards, TestCounts};
 pub use history::HistoryPolicy;
 pub use id::{CallId, Epoch, GroupId, NodeId, QueueName, SessionId, TaskId};
+pub use network_use::{HostAnswer, HostUse, NetworkUse};
 pub use node::{
     CancelCount, CancelWatch, Lease, LeaseRequest, LeaseResponse, NodeInfo, NodeList, NodeSeen,
     NodeTrouble, ReleaseItem, ReleaseRequest, ReleaseResponse, RenewItem, RenewRequest,
@@ -44,6 +47,7 @@ pub use role::{
     CallOrigin, CallRole, Confidence, HarnessRules, NormaliseRule, ParentLink, PromptPart,
     RoleCondition, RoleCounts, RoleRule, StandInRule,
 };
+pub use room::{Footprint, NodeRoom};
 pub use sampling::SamplingPins;
 pub use session::{
     Artifact, AttemptInfo, CallbackState, CallbackStatus, EndReason, Outcome, SandboxStart,

@@ -1,7 +1,9 @@
 //! What nodes and the server say to each other. The node asks, the server answers:
 //! outbound HTTP only, so nodes work behind firewalls and survive server restarts.
 
-use crate::{Epoch, GroupId, NodeId, RegradeOrder, RuntimeOffer, SessionId, Stage, TaskSpec};
+use crate::{
+    Epoch, GroupId, NodeId, NodeRoom, RegradeOrder, RuntimeOffer, SessionId, Stage, TaskSpec,
+};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -65,6 +67,9 @@ pub struct NodeInfo {
     /// What each of them can be asked for there; nothing from nodes of older versions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub offers: Vec<RuntimeOffer>,
+    /// Memory and disk that its sandboxes may take.
+    #[serde(default, skip_serializing_if = "NodeRoom::is_unlimited")]
+    pub room: NodeRoom,
     /// The engine behind its gateway, for people: kind, URL, model.
     pub engine: String,
     /// Sessions it holds per stage.
@@ -188,6 +193,10 @@ pub struct LeaseResponse {
     pub leases: Vec<Lease>,
     /// Seconds a lease lives without a renewal. Renew every third of it.
     pub ttl_seconds: f64,
+    /// Whether the next session would have come too, had the node room for it: ask again when
+    /// there is more.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub lacks_room: bool,
 }
 
 /// One held session in a [`RenewRequest`].

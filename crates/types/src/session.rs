@@ -1,8 +1,8 @@
 //! A session: one run of one task, and what became of it.
 
 use crate::{
-    CallRole, Epoch, ErrorClass, ForkCause, GradeInfo, Grading, GroupId, HackLabel, NodeId,
-    RegradeInfo, RoleCounts, SessionId, Side, TaskId, TokenCounts, TrainingSizes,
+    CallRole, Epoch, ErrorClass, ForkCause, GradeInfo, Grading, GroupId, HackLabel, NetworkUse,
+    NodeId, RegradeInfo, RoleCounts, SessionId, Side, TaskId, TokenCounts, TrainingSizes,
     TranslationCounts,
 };
 use serde::{Deserialize, Serialize};
@@ -185,7 +185,10 @@ pub enum EndReason {
     FailedToStart,
     /// The harness failed: it ended with an exit code of failure, was killed, or says so.
     HarnessCrash,
-    /// The sandbox was lost, or could not be made or set up.
+    /// The sandbox cannot be made or set up as the task says: an image that is not there, a step of
+    /// `runtime.prepare` that fails.
+    SetupFailed,
+    /// The sandbox was lost, or could not be made now.
     SandboxLoss,
     /// The engine could not be reached, or failed.
     EngineLoss,
@@ -209,6 +212,7 @@ impl EndReason {
                 Side::Harness if *class == ErrorClass::NotFound => Self::FailedToStart,
                 Side::Harness => Self::HarnessCrash,
                 Side::Engine => Self::EngineLoss,
+                Side::Sandbox if *class == ErrorClass::Invalid => Self::SetupFailed,
                 Side::Sandbox => Self::SandboxLoss,
                 Side::Grader => Self::GraderFailure,
                 Side::Polar => Self::PolarFailure,
@@ -217,11 +221,12 @@ impl EndReason {
     }
 
     /// All of them, for counts.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Completed,
         Self::AgentTimeout,
         Self::FailedToStart,
         Self::HarnessCrash,
+        Self::SetupFailed,
         Self::SandboxLoss,
         Self::EngineLoss,
         Self::PolarFailure,
@@ -231,7 +236,10 @@ impl EndReason {
 
     /// Whether it says nothing of the agent's work.
     pub fn is_infrastructure(self) -> bool {
-        matches!(self, Self::SandboxLoss | Self::EngineLoss | Self::PolarFailure)
+        matches!(
+            self,
+            Self::SetupFailed | Self::SandboxLoss | Self::EngineLoss | Self::PolarFailure
+        )
     }
 
     /// The name used in JSON.
@@ -241,6 +249,7 @@ impl EndReason {
             Self::AgentTimeout => "agent_timeout",
             Self::FailedToStart => "failed_to_start",
             Self::HarnessCrash => "harness_crash",
+            Self::SetupFailed => "setup_failed",
             Self::SandboxLoss => "sandbox_loss",
             Self::EngineLoss => "engine_loss",
             Self::PolarFailure => "polar_failure",
@@ -340,6 +349,10 @@ pub struct SessionReport {
     /// Marks of known ways to get a reward without doing the task.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hack_labels: Vec<HackLabel>,
+    /// Hosts that were asked for in its sandbox, where `runtime.allowed_hosts` leads to some: what
+    /// is refused there may be missing in that list.
+    #[serde(default, skip_serializing_if = "NetworkUse::is_empty")]
+    pub network: NetworkUse,
     /// Exit code of the harness, when it came to an end by itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
@@ -494,13 +507,15 @@ fn first_revision() -> u32 {
 }
 
 impl SessionInfo {
-    /// Fills in `reason` and `reason_detail` by what else is known of the end.
-    pub fn with_reason(mut self) -> Self {
+    /// Fills in `reason` and `reason_detail` by what else is known of the end; `why` it was
+    /// cancelled, should it have been.
+    pub fn with_reason(mut self, why: Option<String>) -> Self {
         let Some(outcome) = &self.outcome else { return self };
+        let why = why.filter(|_| *outcome == Outcome::Cancelled);
         let told = self.report().filter(|report| report.outcome == *outcome);
         let reason = told.and_then(|report| report.reason);
         let detail = told.and_then(|report| report.reason_detail.clone());
-        let detail = detail.or_else(|| outcome.detail().map(str::to_owned));
+        let detail = detail.or_else(|| outcome.detail().map(str::to_owned)).or(why);
         self.reason = Some(reason.unwrap_or_else(|| EndReason::of(outcome, false)));
         self.reason_detail = detail;
         self

@@ -1,5 +1,6 @@
 //! What the user can say of a node's stages and of the images it has ready.
 
+use anyhow::ensure;
 use clap::Args;
 use polar_node::{RuntimeImage, WarmImage};
 use polar_types::{RuntimeKind, Slots};
@@ -30,6 +31,12 @@ pub(crate) struct StageArgs {
     /// twentieth of a smaller disk.
     #[arg(long, value_name = "MIB")]
     pub(crate) keep_free_mb: Option<u64>,
+
+    /// Memory that all sandboxes of tasks with a `memory_mb` together may be given, in MiB; a session begins once
+    /// its own fits beside the others. More than there is lets them share what they do not use. When not given, what the
+    /// machine or its cgroup has, less 2048 (or a quarter of less than 8192).
+    #[arg(long, value_name = "MIB")]
+    pub(crate) sandbox_memory_mb: Option<u64>,
 }
 
 /// A stage whose places can be set by themselves.
@@ -42,9 +49,12 @@ enum Stage {
 }
 
 impl StageArgs {
-    pub(crate) fn slots(&self, concurrency: u32) -> Slots {
+    pub(crate) fn slots(&self, concurrency: u32) -> anyhow::Result<Slots> {
         let mut slots = Slots::of_concurrency(concurrency);
-        for (stage, places) in &self.slots {
+        for (index, (stage, places)) in self.slots.iter().enumerate() {
+            let is_said_before = self.slots[..index].iter().any(|(other, _)| other == stage);
+            let name = stage.name();
+            ensure!(!is_said_before, "--slots: {name} is said twice; say it once");
             match stage {
                 Stage::Prepare => slots.prepare = *places,
                 Stage::Ready => slots.ready = *places,
@@ -52,23 +62,34 @@ impl StageArgs {
                 Stage::Warm => slots.warm = *places,
             }
         }
-        slots
+        Ok(slots)
+    }
+}
+
+impl Stage {
+    const ALL: [Self; 4] = [Self::Prepare, Self::Ready, Self::Grade, Self::Warm];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Prepare => "prepare",
+            Self::Ready => "ready",
+            Self::Grade => "grade",
+            Self::Warm => "warm",
+        }
     }
 }
 
 fn stage(text: &str) -> Result<(Stage, u32), String> {
     let (name, places) = text.split_once('=').ok_or("must be like prepare=4")?;
-    let stage = match name.trim() {
-        "prepare" => Stage::Prepare,
-        "ready" => Stage::Ready,
-        "grade" => Stage::Grade,
-        "warm" => Stage::Warm,
-        "run" => return Err("places to run in are --concurrency".to_owned()),
-        other => {
-            return Err(format!("there is no stage {other:?}; name prepare, ready, grade or warm"));
+    let name = name.trim();
+    match Stage::ALL.into_iter().find(|stage| stage.name() == name) {
+        Some(stage) => Ok((stage, number(places)?)),
+        None if name == "run" => Err("places to run in are --concurrency".to_owned()),
+        None => {
+            let known = Stage::ALL.map(Stage::name).join(", ");
+            Err(format!("there is no stage {name:?}; there are {known}"))
         }
-    };
-    Ok((stage, number(places)?))
+    }
 }
 
 fn number(text: &str) -> Result<u32, String> {
@@ -112,7 +133,10 @@ mod tests {
         let said = ["prepare=0", "grade=3"].map(|text| stage(text).unwrap()).to_vec();
         let args = StageArgs { slots: said, ..StageArgs::default() };
         let expected = Slots { prepare: 0, ready: 4, run: 8, grade: 3, warm: 8 };
-        assert_eq!(args.slots(8), expected);
+        assert_eq!(args.slots(8).unwrap(), expected);
+        let said = ["grade=1", "ready=1", "grade=2"].map(|text| stage(text).unwrap()).to_vec();
+        let twice = StageArgs { slots: said, ..StageArgs::default() }.slots(8).unwrap_err();
+        assert!(twice.to_string().contains("grade is said twice"), "{twice}");
         for wrong in ["run=2", "prepare", "prepare=-1", "sleep=1"] {
             assert!(stage(wrong).is_err(), "{wrong}");
         }

@@ -188,6 +188,11 @@ fn failures_of(attempt: &AttemptInfo) -> Vec<Failure<'_>> {
     for label in &report.hack_labels {
         note(format!(": {} ({:?})", label.pattern.words(), label.place), &[]);
     }
+    let refused: Vec<_> = report.network.refused().map(ToString::to_string).collect();
+    if !refused.is_empty() {
+        let refused = refused.join(", ");
+        note(format!(": its agent asked for hosts that it may not reach: {refused}"), &[]);
+    }
     if let Some(said) = &report.grade_note {
         note(format!(": {said}"), &[LogName::Grader]);
     }

@@ -6,19 +6,18 @@ use crate::commands::follow::{self, Followed};
 use crate::interrupt::Interrupts;
 use crate::runs::RunFolder;
 use crate::stack::{self, StackConfig, with_stack};
-use crate::{paths, task_file, token};
+use crate::task_file::{self, Placed};
+use crate::{paths, token};
 use anyhow::{Context, Result, bail};
+use polar_types::TaskInfo;
 use serde_json::{Value, json};
 use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 pub(crate) async fn run(args: Run) -> Result<()> {
-    let mut tasks = Vec::new();
-    for path in &args.tasks {
-        tasks.extend(task_file::read_all(path)?);
-    }
-    for task in &mut tasks {
+    let mut tasks = task_file::read_files(&args.tasks)?;
+    for Placed { task, .. } in &mut tasks {
         if let Some(harness) = &args.harness {
             task_file::set_harness(task, harness)?;
         }
@@ -29,7 +28,7 @@ pub(crate) async fn run(args: Run) -> Result<()> {
     let mut interrupts = Interrupts::listen()?;
     let followed = match args.server.clone() {
         Some(server) => {
-            for task in &mut tasks {
+            for Placed { task, .. } in &mut tasks {
                 name(task)?;
             }
             there(&server, args.token, &tasks, &mut interrupts).await?
@@ -43,14 +42,11 @@ pub(crate) async fn run(args: Run) -> Result<()> {
 async fn there(
     server: &str,
     token: Option<String>,
-    tasks: &[Value],
+    tasks: &[Placed],
     interrupts: &mut Interrupts,
 ) -> Result<Vec<Followed>> {
     let api = Api::new(server, token::for_server(server, token)?)?;
-    let mut infos = Vec::with_capacity(tasks.len());
-    for task in tasks {
-        infos.push(follow::submit(&api, task).await?);
-    }
+    let infos = submit(&api, tasks).await?;
     let ids: Vec<_> = infos.iter().map(|info| info.task_id.to_string()).collect();
     let id = ids.first().cloned().unwrap_or_default();
     let what = match ids.len() {
@@ -71,6 +67,19 @@ async fn there(
     })
 }
 
+/// Submits tasks; of several, a refusal says which it is of.
+async fn submit(api: &Api, tasks: &[Placed]) -> Result<Vec<TaskInfo>> {
+    let mut infos = Vec::with_capacity(tasks.len());
+    for Placed { task, place } in tasks {
+        let submitted = follow::submit(api, task).await;
+        infos.push(match tasks.len() {
+            1 => submitted?,
+            _ => submitted.with_context(|| place.clone())?,
+        });
+    }
+    Ok(infos)
+}
+
 /// Names a task that has no name, so that a submission whose answer is lost can be sent
 /// again without making a second task.
 fn name(task: &mut Value) -> Result<()> {
@@ -81,7 +90,7 @@ fn name(task: &mut Value) -> Result<()> {
 }
 
 /// With a server and a node in this process.
-async fn here(args: Run, tasks: Vec<Value>, interrupts: &mut Interrupts) -> Result<Vec<Followed>> {
+async fn here(args: Run, tasks: Vec<Placed>, interrupts: &mut Interrupts) -> Result<Vec<Followed>> {
     if args.engine.engine.is_none() {
         bail!(
             "where should the agent's calls go? Give an inference server with --engine \
@@ -113,7 +122,7 @@ async fn here(args: Run, tasks: Vec<Value>, interrupts: &mut Interrupts) -> Resu
 async fn within(
     args: &Run,
     state: PathBuf,
-    tasks: Vec<Value>,
+    tasks: Vec<Placed>,
     interrupts: &mut Interrupts,
 ) -> Result<Vec<Followed>> {
     let engine = interrupts.unless(stack::connect_engine(&args.engine)).await?;
@@ -128,7 +137,7 @@ async fn within(
     };
     with_stack(config, engine, interrupts, async |stack| {
         let api = Api::new(stack.api_url(), Some(secret))?;
-        let followed = follow::submit_and_follow(&api, &tasks).await?;
+        let followed = follow::follow(&api, submit(&api, &tasks).await?).await?;
         follow::print_summary(&api, &followed).await?;
         Ok(followed)
     })

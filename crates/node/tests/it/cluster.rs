@@ -282,6 +282,7 @@ pub(crate) async fn node_config(
         engine: engine(engine_url).await,
         providers: vec![Arc::new(local.unwrap())],
         keep_free_mb: None,
+        sandbox_memory_mb: None,
         output_limit: 1 << 20,
     }
 }

@@ -98,7 +98,8 @@ impl SandboxProvider for GatedProvider {
             return Err(SandboxError::retryable("make a sandbox", "the machine is broken"));
         }
         let attempt = spec.host_dir.parent().unwrap().to_owned();
-        let inner = self.inner.create(spec).await?;
+        // Plain processes can't be held to it, and need not be.
+        let inner = self.inner.create(SandboxSpec { memory_mb: None, ..spec }).await?;
         let live = self.gates.live.fetch_add(1, Ordering::SeqCst) + 1;
         self.gates.most.fetch_max(live, Ordering::SeqCst);
         Ok(Box::new(GatedSandbox { inner, attempt, gates: self.gates.clone() }))

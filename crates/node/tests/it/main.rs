@@ -19,5 +19,6 @@ mod leases;
 mod regrades;
 mod removals;
 mod restarts;
+mod room;
 mod start;
 mod weights;

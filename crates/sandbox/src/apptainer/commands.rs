@@ -41,6 +41,7 @@ pub(super) struct ApptainerCommands {
     folders: Folders,
     mark: String,
     env_of_image: BTreeMap<String, String>,
+    way: Way,
     group: Option<Arc<Group>>,
     pub(super) dying: Arc<Dying>,
 }
@@ -56,6 +57,7 @@ impl ApptainerCommands {
     ) -> Result<ApptainerCommands, SandboxError> {
         let program = provider.helper_path()?.to_owned();
         let helper = PortableHelper::of(&program).await;
+        let way = Way::of(&spec, provider.config.gateway_port);
         let mut commands = ApptainerCommands {
             helper: helper.map_err(|problem| SandboxError::retryable(ACTION, problem))?,
             config: provider.config.clone(),
@@ -67,6 +69,7 @@ impl ApptainerCommands {
             folders,
             mark,
             env_of_image: BTreeMap::new(),
+            way,
             group: None,
             dying: Arc::default(),
         };
@@ -91,6 +94,7 @@ impl ApptainerCommands {
             group: self.group.clone(),
             memory_mb: self.spec.memory_mb,
             storage_mb: self.spec.storage_mb,
+            egress: self.way.egress.clone(),
         }
     }
 
@@ -149,12 +153,11 @@ impl Commands for ApptainerCommands {
         env.extend(self.env_of_image.clone());
         let usual = [("HOME", HOME), ("LANG", "C.UTF-8"), ("TERM", "dumb")];
         env.extend(usual.map(|(name, value)| (name.to_owned(), value.to_owned())));
-        let way = Way::of(&self.spec, self.config.gateway_port, closed);
-        env.extend(way.variables());
+        env.extend(self.way.variables());
         env.extend(self.spec.env.clone());
         env.extend(exec.env.clone());
         let request = helper::Request {
-            port: (network == Network::None).then_some(way.port),
+            port: (network == Network::None).then_some(self.way.port),
             argv: exec.argv.clone(),
             env,
             workdir: self.inside(exec.workdir.as_deref().unwrap_or_default()),
@@ -163,7 +166,7 @@ impl Commands for ApptainerCommands {
         let launch = Launch {
             monitor: self.monitor(&view)?,
             request,
-            way,
+            way: self.way.clone(),
             group: self.group.as_deref(),
             spawner: &self.spawner,
             dying: &self.dying,

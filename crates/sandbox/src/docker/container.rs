@@ -98,7 +98,7 @@ impl Container {
             daemon,
             id,
             way_in,
-            way: Way::of(spec, config.gateway_port, false),
+            way: Way::of(spec, config.gateway_port),
             running: AtomicUsize::new(0),
             state: Mutex::default(),
         };

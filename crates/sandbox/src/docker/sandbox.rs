@@ -10,7 +10,7 @@ use crate::{Change, Exec, ExecEnd, Sandbox, SandboxError, SandboxSpec, write};
 use crate::{limits, storage};
 use async_trait::async_trait;
 use futures_util::StreamExt;
-use polar_types::Network;
+use polar_types::{Network, NetworkUse};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -283,6 +283,10 @@ impl Sandbox for DockerSandbox {
 
     async fn changes(&self, most: u64) -> Result<Vec<Change>, SandboxError> {
         self.snapshots.changes("base", "now", most).await
+    }
+
+    fn network_use(&self) -> NetworkUse {
+        self.container.way.egress.seen()
     }
 
     async fn close_network(&self) -> Result<(), SandboxError> {

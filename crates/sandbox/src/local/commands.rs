@@ -27,6 +27,7 @@ pub(super) struct LocalCommands {
     layout: Layout,
     mark: String,
     group: Option<Arc<Group>>,
+    way: Way,
     pub(super) dying: Arc<Dying>,
 }
 
@@ -45,6 +46,7 @@ impl LocalCommands {
         } else {
             format!("http://127.0.0.1:{}", config.gateway_port)
         };
+        let way = Way::of(&spec, config.gateway_port);
         let place = Place {
             name: spec.name.clone(),
             mark: mark.clone(),
@@ -56,6 +58,7 @@ impl LocalCommands {
             group: group.clone(),
             memory_mb: spec.memory_mb,
             storage_mb: spec.storage_mb,
+            egress: way.egress.clone(),
         };
         let commands = LocalCommands {
             config,
@@ -65,6 +68,7 @@ impl LocalCommands {
             layout,
             mark,
             group,
+            way,
             dying: Arc::default(),
         };
         (commands, place)
@@ -87,9 +91,8 @@ impl LocalCommands {
 #[async_trait]
 impl Commands for LocalCommands {
     async fn run(&self, mut exec: Exec, closed: bool) -> Result<ExecEnd, SandboxError> {
-        let way = Way::of(&self.spec, self.config.gateway_port, closed);
         let mut env = self.base_env();
-        env.extend(way.variables());
+        env.extend(self.way.variables());
         env.extend(self.spec.env.clone());
         env.append(&mut exec.env);
         exec.env = env;
@@ -103,7 +106,7 @@ impl Commands for LocalCommands {
             layout: &self.layout,
             bubblewrap: &self.config.bubblewrap,
             helper: check::helper(&self.config, self.helper.as_deref())?,
-            way,
+            way: self.way.clone(),
             mark: &self.mark,
             group: self.group.as_deref(),
             spawner: &self.spawner,

@@ -432,11 +432,24 @@ pub(crate) async fn promise_9_allowed_hosts_are_reached_and_no_others(ground: Gr
         assert!(answer.starts_with("HTTP/1.1 403"), "{request}: {answer}");
         assert!(answer.contains("`runtime.allowed_hosts`"), "{request}: {answer}");
     }
+    let seen = sandbox.network_use();
+    let told: Vec<_> = seen.hosts.iter().map(ToString::to_string).collect();
+    let gateway = format!("127.0.0.1:{} (1 refused)", ground.gateway.port());
+    let expected = [
+        format!("{host} (2 let through)"),
+        gateway,
+        format!("localhost:{port} (1 refused)"),
+        "169.254.169.254:80 (1 refused)".to_owned(),
+        "example.org:80 (1 refused)".to_owned(),
+        format!("www.example.org:{port} (1 refused)"),
+    ];
+    assert_eq!((told, seen.others), (expected.to_vec(), 0));
     let past_the_proxy = ground.connect(&*sandbox, "127.0.0.1", port).await;
     assert_eq!(past_the_proxy, None, "reached without the proxy");
     within(sandbox.close_network()).await.unwrap();
     let answer = ask(&tunnel).await;
     assert!(answer.contains("no network any more"), "{answer}");
+    assert_eq!(sandbox.network_use().hosts[0].refused, 1, "counted on when it is closed");
     within(sandbox.destroy()).await.unwrap();
 }
 

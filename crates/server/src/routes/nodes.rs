@@ -6,7 +6,7 @@ use crate::extract::{JsonBody, PathId};
 use crate::waiting::Wait;
 use axum::Json;
 use axum::extract::State;
-use polar_store::StoreError;
+use polar_store::{Claimed, StoreError};
 use polar_types::{
     CancelCount, CancelWatch, ErrorClass, Lease, LeaseRequest, LeaseResponse, NodeId, NodeList,
     ReleaseItem, ReleaseRequest, ReleaseResponse, RenewRequest, RenewResponse,
@@ -24,7 +24,8 @@ pub(crate) async fn list(State(app): State<Arc<App>>) -> Result<Json<NodeList>, 
 }
 
 /// Asks for sessions. The request is held open while there are none, as long as the node
-/// likes (50 seconds and a third of a lease's time at most).
+/// likes (50 seconds and a third of a lease's time at most), unless the node lacks the room for
+/// the next one.
 #[utoipa::path(post, path = "/api/nodes/{id}/lease", tag = "nodes",
     params(("id" = String, Path)), request_body = LeaseRequest,
     responses((status = 200, body = LeaseResponse), (status = 422, body = ErrorBody)))]
@@ -37,37 +38,40 @@ pub(crate) async fn lease(
     let (send, receive) = oneshot::channel();
     // In a task of its own: a node that hangs up must not leave a lease that nobody holds.
     tokio::spawn(hand_out(Arc::clone(&app), request, send));
-    let leases = receive
+    let Claimed { leases, lacks_room } = receive
         .await
         .map_err(|_| ApiError::new(ErrorClass::Unavailable, "the server is ending"))??;
-    Ok(Json(LeaseResponse { leases, ttl_seconds: app.config.limits.lease_ttl.as_secs_f64() }))
+    let ttl_seconds = app.config.limits.lease_ttl.as_secs_f64();
+    Ok(Json(LeaseResponse { leases, ttl_seconds, lacks_room }))
 }
 
-type Leases = Result<Vec<Lease>, StoreError>;
+type Answer = Result<Claimed, StoreError>;
 
-async fn hand_out(app: Arc<App>, request: LeaseRequest, mut send: oneshot::Sender<Leases>) {
+async fn hand_out(app: Arc<App>, request: LeaseRequest, mut send: oneshot::Sender<Answer>) {
     let mut work = app.store.signals().work();
     // Ended in time for the node to ask again before it counts as silent.
     let longest = app.config.limits.lease_ttl.as_secs_f64() / 3.0;
     let wait = Wait::new(request.wait_seconds.min(longest), app.stop.clone());
-    let leases = loop {
+    let answer = loop {
         work.mark_unchanged();
         // Never given up half-way: what it leases must reach the node or come back.
-        let leases = claim(&app, &request).await;
-        if request.free == 0 || !leases.as_ref().is_ok_and(Vec::is_empty) {
-            break leases;
+        let answer = claim(&app, &request).await;
+        // A node that lacks room knows when it has more, and this question does not say so.
+        let is_nothing = |claimed: &Claimed| claimed.leases.is_empty() && !claimed.lacks_room;
+        if request.free == 0 || !answer.as_ref().is_ok_and(is_nothing) {
+            break answer;
         }
         tokio::select! {
-            changed = wait.change(&mut work) => if !changed { break leases },
+            changed = wait.change(&mut work) => if !changed { break answer },
             () = send.closed() => return,
         }
     };
-    if let Err(Ok(leases)) = send.send(leases) {
-        take_back(&app, &request, leases).await;
+    if let Err(Ok(claimed)) = send.send(answer) {
+        take_back(&app, &request, claimed.leases).await;
     }
 }
 
-async fn claim(app: &Arc<App>, request: &LeaseRequest) -> Leases {
+async fn claim(app: &Arc<App>, request: &LeaseRequest) -> Answer {
     app.store.claim(&request.node, request.free.min(MOST_LEASES), app.now()).await
 }
 

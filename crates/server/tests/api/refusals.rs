@@ -198,6 +198,18 @@ async fn a_bad_task_is_told_every_wrong_field() {
             ],
         ),
         (
+            json!({ "harness": shell, "runtime": { "prepare": [
+                "ls", { "command": "true" }, {}, { "type": "exec", "command": "true" },
+            ] }, "evaluator": { "command": "true" } }),
+            vec![
+                "runtime.prepare[0]: must be an object whose `type` says what it is, not string \"ls\"",
+                "runtime.prepare[1].type: is missing; must be one of `write_file`, `exec`, `scrub_git`; \
+                 `upload` is for task files",
+                "runtime.prepare[2].type: is missing; must be one of",
+                "evaluator.type: is missing; must be one of `none`, `command`",
+            ],
+        ),
+        (
             json!({ "harness": shell, "sampling": { "temperature": -1, "top_p": 2 },
                 "budgets": { "run_seconds": 0 }, "callback": "trainer:9000" }),
             vec![

@@ -4,8 +4,8 @@ use jiff::{SignedDuration, Timestamp};
 use polar_server::{Clock, Server, ServerConfig, ServerHandle};
 use polar_store::Limits;
 use polar_types::{
-    Artifact, Known, Lease, LeaseRequest, LeaseResponse, NodeInfo, Outcome, SessionReport, Slots,
-    StageTimes, TokenCounts,
+    Artifact, Known, Lease, LeaseRequest, LeaseResponse, NodeInfo, NodeRoom, Outcome,
+    SessionReport, Slots, StageTimes, TokenCounts,
 };
 use reqwest::{Method, RequestBuilder, StatusCode};
 use serde::Serialize;
@@ -234,6 +234,7 @@ pub(crate) fn node_info(node: &str, boot: &str) -> NodeInfo {
         slots: Slots::default(),
         runtimes: vec!["local".to_owned()],
         offers: Vec::new(),
+        room: NodeRoom::default(),
         engine: "simulator".to_owned(),
         held: BTreeMap::new(),
         troubles: Vec::new(),
@@ -255,6 +256,7 @@ pub(crate) fn report_of(lease: &Lease, node: &str, outcome: Outcome) -> SessionR
         reason: None,
         reason_detail: None,
         hack_labels: Vec::new(),
+        network: Default::default(),
         exit_code: Some(0),
         calls: 1,
         traces: 1,

@@ -20,7 +20,7 @@ pub use labels::LabelledCall;
 pub use scenario::{Scenario, ScenarioError, ScenarioKind, write_file_policy};
 
 use crate::harness::{HarnessAdapter, Installer};
-use crate::{AttemptFolder, Control, Ended, Progress, RunnerConfig, SessionRunner};
+use crate::{AttemptFolder, Control, Ended, Progress, RoomLimits, RunnerConfig, SessionRunner};
 use engine::ScenarioEngine;
 use polar_engine::Engine;
 use polar_gateway::{Gateway, GatewayConfig, serve_tcp, serve_unix};
@@ -164,7 +164,9 @@ pub async fn check_harness(options: CheckOptions) -> Result<CheckReport, CheckEr
     let runner = runner(&options, engine.engine(), &stop).await?;
     let (_owner, control) = watch::channel(Control::Go);
     let (progress, _) = watch::channel(Progress::default());
-    let (ended, removal) = runner.run(lease, attempt.clone(), control, Arc::new(progress)).await;
+    let room = runner.reserve(&lease);
+    let progress = Arc::new(progress);
+    let (ended, removal) = runner.run(lease, room, attempt.clone(), control, progress).await;
     removal.over().await;
     stop.cancel();
     let Ended::Reported(session) = ended else {
@@ -232,6 +234,7 @@ async fn runner(
         gateway_address,
         providers: vec![options.provider.clone()],
         cache: options.cache.clone(),
+        room: RoomLimits::default(),
         warm: Vec::new(),
         warm_folder: options.folder.join("warm"),
         output_limit: 4 << 20,

@@ -1,6 +1,6 @@
 //! The evaluator that is a command, and how any evaluator's command is run.
 
-use super::{Place, Verdict};
+use super::{Place, Verdict, answer};
 use crate::attempt::Attempt;
 use crate::evaluator::Found;
 use crate::failure::Stop;
@@ -109,12 +109,12 @@ impl Attempt {
             Err(why) => return Ok(Verdict::failed(why)),
         }
         let read = ["cat", "--", &report].map(str::to_owned).to_vec();
-        let told: serde_json::Value = match self.read_graded(place, None, read, MOST_REPORT).await?
-        {
-            (ExecEnd::Exited(0), Ok(bytes)) => serde_json::from_slice(&bytes).unwrap_or_default(),
-            _ => serde_json::Value::Null,
+        let told = match self.read_graded(place, None, read, MOST_REPORT).await? {
+            (ExecEnd::Exited(0), Ok(bytes)) => answer::read(&bytes),
+            _ => Err("there is none, or it cannot be read".to_owned()),
         };
-        Ok(place.calls.verdict(&told).unwrap_or_else(|problem| {
+        let verdict = told.and_then(|told| place.calls.verdict(&told));
+        Ok(verdict.unwrap_or_else(|problem| {
             Verdict::failed(format!("the evaluator's report ($POLAR_REPORT): {problem}"))
         }))
     }

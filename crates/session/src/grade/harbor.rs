@@ -5,7 +5,7 @@
 //! exit code is. Where neither is there, the work is worth nothing: what keeps a script from its
 //! end can be the agent's.
 
-use super::{Place, Verdict};
+use super::{Place, Verdict, answer};
 use crate::attempt::Attempt;
 use crate::failure::Stop;
 use polar_sandbox::ExecEnd;
@@ -86,14 +86,22 @@ fn reward(
         None => Ok(None),
         Some(text) => match text.trim().parse::<f64>() {
             Ok(reward) if reward.is_finite() => Ok(Some(reward)),
-            _ => Err(format!("reward.txt holds no number: {:?}", text.trim().get(..80))),
+            _ => {
+                let told: String = text.trim().chars().take(80).collect();
+                Err(format!("reward.txt holds no finite number: {told:?}"))
+            }
         },
     };
     let Some(json) = json else { return of_text() };
-    let fields = match serde_json::from_str(json) {
+    let fields = match answer::read(json.as_bytes()) {
         Ok(Value::Object(fields)) => fields,
-        _ => return Err("reward.json is no JSON object".to_owned()),
+        Ok(_) => return Err("reward.json is no JSON object".to_owned()),
+        Err(problem) => return Err(format!("reward.json: {problem}")),
     };
+    let is_none = |value: &Value| value.as_str().is_some_and(answer::is_no_number);
+    if let Some((name, value)) = fields.iter().find(|(_, value)| is_none(value)) {
+        return Err(format!("reward.json: {name} must be a finite number, not {value}"));
+    }
     let number = |value: &Value| value.as_f64().filter(|number| number.is_finite());
     if let Some(key) = key {
         let named = fields.get(key).and_then(number);
@@ -138,6 +146,8 @@ mod tests {
             (Some("[1]"), Some("1"), None),
             (Some(r#"{"ok": true}"#), None, None),
             (Some(r#"{"a": 1}"#), Some("1"), Some("b")),
+            (Some(r#"{"reward": NaN}"#), Some("1"), None),
+            (Some(r#"{"a": 1, "b": -Infinity}"#), None, None),
         ] {
             assert!(reward(json, text, key).is_err(), "{json:?} {text:?}");
         }

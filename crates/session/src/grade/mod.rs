@@ -10,7 +10,9 @@
 //! be a way to have none where there would be 0. What is found is kept on the node, where no
 //! sandbox reaches; nothing here reads a result that a sandbox could have had before.
 
+mod answer;
 mod artefacts;
+mod asked_for;
 mod command;
 mod composite;
 mod fresh;
@@ -29,6 +31,7 @@ use crate::failure::Stop;
 use crate::maker::Deadline;
 use command::Command;
 use parts::Calls;
+use polar_record::RecordedSession;
 use polar_sandbox::Sandbox;
 use polar_types::{
     EvaluatorSpec, GradeInfo, GradingSandbox, HackLabel, OnHack, Outcome, PartRewards,
@@ -155,12 +158,32 @@ impl Attempt {
             self.keep_work(kept).await?;
             return Ok(Grade::default());
         }
-        let mut labels = Vec::new();
+        let mut labels = self.asked_for().await;
         let verdict = match self.bring_work(kept, &mut labels).await? {
             Ok(()) => self.evaluate_work().await?,
             Err(verdict) => verdict,
         };
         Ok(self.conclude(verdict, labels))
+    }
+
+    /// Labels of what its agent asked for, as far as the journal can be read.
+    async fn asked_for(&self) -> Vec<HackLabel> {
+        let network = self.sandbox.as_ref().map(|sandbox| sandbox.network_use());
+        let journal = self.folder.journal();
+        let look = move || {
+            let mut labels = Vec::new();
+            if let Ok(session) = RecordedSession::read(&journal) {
+                let delivered = session.calls().iter().filter(|call| call.counts_as_delivered());
+                for call in delivered {
+                    let (id, reply) = (call.meta.call_id.as_str(), session.reply(call));
+                    asked_for::of_reply(id, &reply, &mut labels);
+                }
+            }
+            asked_for::of_network(&network.unwrap_or_default(), &mut labels);
+            labels
+        };
+        // What cannot be read the report says.
+        tokio::task::spawn_blocking(look).await.unwrap_or_default()
     }
 
     fn conclude(&self, mut verdict: Verdict, mut labels: Vec<HackLabel>) -> Grade {

@@ -214,8 +214,8 @@ async fn answer(request: reqwest::RequestBuilder) -> Result<Value, NoAnswer> {
             || matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT);
         return Err(if passing { NoAnswer::Passing(said) } else { NoAnswer::Lasting(said) });
     }
-    serde_json::from_str(&text)
-        .map_err(|_| NoAnswer::Passing(format!("it answered no JSON: {}", clip(text.trim(), 200))))
+    super::answer::read(&body)
+        .map_err(|problem| NoAnswer::Passing(format!("its answer: {problem}")))
 }
 
 /// With its causes, which say what happened; without the URL, which may have a secret in it.

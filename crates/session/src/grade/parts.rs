@@ -79,13 +79,19 @@ impl Calls {
     /// The verdict in what an evaluator told: `reward`, and `note` and `rewards` where it has more
     /// to say. An error says what of it cannot be read.
     pub(super) fn verdict(&self, told: &Value) -> Result<Verdict, String> {
-        let reward = told["reward"].as_f64().filter(|reward| reward.is_finite());
-        let reward = reward.ok_or_else(|| {
-            let told: String = told.to_string().chars().take(200).collect();
-            format!("its answer has no number `reward`: {told}")
+        let number = told["reward"].as_f64().filter(|reward| reward.is_finite());
+        let reward = number.ok_or_else(|| match &told["reward"] {
+            Value::Null => format!("its answer has no number `reward`: {}", clipped(told)),
+            other => format!("reward: must be a finite number, not {}", clipped(other)),
         })?;
-        let note = told["note"].as_str().map(|note| clip_end(note, MOST_NOTE));
         let rewards = self.rewards(&told["rewards"])?;
+        let note = match &told["note"] {
+            Value::Null => None,
+            Value::String(note) => Some(note.clone()),
+            other => Some(format!("`note` is no text: {}", clipped(other))),
+        };
+        let notes: Vec<_> = note.into_iter().chain(unread(told)).collect();
+        let note = (!notes.is_empty()).then(|| clip_end(&notes.join("; "), MOST_NOTE));
         Ok(Verdict { note, rewards, ..Verdict::of(reward) })
     }
 
@@ -160,6 +166,20 @@ impl Calls {
         }
         Ok(())
     }
+}
+
+/// What there is in an answer that nobody reads: a slip in a name would train on less than was
+/// meant.
+fn unread(told: &Value) -> Option<String> {
+    const READ: [&str; 3] = ["reward", "note", "rewards"];
+    let unread = told.as_object()?.keys().filter(|name| !READ.contains(&name.as_str()));
+    let unread: Vec<_> = unread.map(|name| format!("`{name}`")).collect();
+    let unread = (!unread.is_empty()).then(|| unread.join(", "))?;
+    Some(format!("not read of the evaluator's answer: {unread} (there are reward, note, rewards)"))
+}
+
+fn clipped(told: &Value) -> String {
+    told.to_string().chars().take(200).collect()
 }
 
 /// The items of a list that has one for each of the session's, with their fields.
@@ -271,9 +291,25 @@ mod tests {
             let error = calls().verdict(&told).unwrap_err();
             assert!(error.starts_with(said), "{error}");
         }
-        for none in [json!({}), json!({"reward": "1"}), json!(1)] {
-            assert!(calls().verdict(&none).unwrap_err().contains("no number `reward`"), "{none}");
+        for (none, said) in [
+            (json!({}), "no number `reward`: {}"),
+            (json!(1), "no number `reward`: 1"),
+            (json!({"reward": "1"}), "reward: must be a finite number, not \"1\""),
+            (json!({"reward": "NaN"}), "reward: must be a finite number, not \"NaN\""),
+            (json!({"reward": [1]}), "reward: must be a finite number, not [1]"),
+        ] {
+            assert!(calls().verdict(&none).unwrap_err().contains(said), "{none}");
         }
+    }
+
+    #[test]
+    fn what_is_not_read_of_an_answer_is_said_with_the_reward() {
+        let note = |told: Value| calls().verdict(&told).unwrap().note;
+        assert_eq!(note(json!({"reward": 1, "rewards": {}, "note": null})), None);
+        let said = note(json!({"reward": 1, "note": "well", "turns": [1, 1]})).unwrap();
+        assert!(said.starts_with("well; not read of the evaluator's answer: `turns`"), "{said}");
+        let said = note(json!({"reward": 1, "note": 3})).unwrap();
+        assert!(said.contains("`note` is no text: 3"), "{said}");
     }
 
     #[test]

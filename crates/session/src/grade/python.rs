@@ -1,11 +1,10 @@
 //! The evaluator that is a user's function in Python.
 
-use super::{Place, Verdict};
+use super::{Place, Verdict, answer};
 use crate::attempt::Attempt;
 use crate::failure::Stop;
 use polar_sandbox::ExecEnd;
 use polar_types::PythonEvaluator;
-use serde_json::Value;
 
 /// Calls the function. What it gives goes into a file, since what is imported may print.
 const CALL: &str = r#"import importlib.util
@@ -73,12 +72,11 @@ impl Attempt {
         }
         let read = ["cat", "--", &format!("{folder}/result.json")].map(str::to_owned).to_vec();
         let result = match self.read_graded(place, None, read, MOST_RESULT).await? {
-            (ExecEnd::Exited(0), Ok(bytes)) => {
-                serde_json::from_slice(&bytes).unwrap_or(Value::Null)
-            }
-            _ => Value::Null,
+            (ExecEnd::Exited(0), Ok(bytes)) => answer::read(&bytes),
+            _ => Err("what it gave cannot be read".to_owned()),
         };
-        Ok(place.calls.verdict(&result).unwrap_or_else(|problem| {
+        let verdict = result.and_then(|result| place.calls.verdict(&result));
+        Ok(verdict.unwrap_or_else(|problem| {
             Verdict::failed(format!("the function `{}` gave no reward: {problem}", python.function))
         }))
     }

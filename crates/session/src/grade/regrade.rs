@@ -24,6 +24,7 @@ impl Attempt {
     /// Grades the work in its folder; the grading slot comes back.
     pub(crate) async fn regrade(&mut self) -> Result<Slot, Stop> {
         let pools = self.pools();
+        self.have_room(Stage::Grade).await?;
         self.waits(Stage::Grade, "a grading slot");
         let slot = self.unless_stopped(pools.grade_stored()).await??;
         let since = Instant::now();

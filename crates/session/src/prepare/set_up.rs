@@ -23,7 +23,10 @@ impl Maker {
         steps: &[PrepareStep],
     ) -> Result<(), Stop> {
         for (index, step) in steps.iter().enumerate() {
-            let doing = format!("set-up step {}", index + 1);
+            // Each file of an upload is a step, which nobody has written down.
+            let files = steps.iter().filter(|step| matches!(step, PrepareStep::WriteFile { .. }));
+            let with_files = if files.count() > 1 { ", each file counted" } else { "" };
+            let doing = format!("set-up step {} of {}{with_files}", index + 1, steps.len());
             match step {
                 PrepareStep::WriteFile { path, content, encoding, executable } => {
                     let bytes = decode(content, *encoding)

@@ -119,6 +119,74 @@ async fn a_function_in_python_gives_the_reward() {
     }
 }
 
+/// What no agent's work could make into a reward is told before it runs.
+#[tokio::test(flavor = "multi_thread")]
+async fn code_that_is_no_python_is_refused_before_the_agent_runs() {
+    let ground = Ground::new().await;
+    let broken = "def grade(context):\n    return 1 +\n";
+    let function = json!({"type": "python", "code": broken});
+    let fine = json!({"type": "command", "command": "true"});
+    for (evaluator, field) in [
+        (function.clone(), "evaluator.code"),
+        (json!({"type": "all", "of": [fine, function]}), "evaluator.of[1].code"),
+        (
+            json!({"type": "weighted_sum", "of": [{"weight": 1, "evaluator": function}]}),
+            "evaluator.of[0].evaluator.code",
+        ),
+    ] {
+        // Steps of the grader's do not mend it.
+        for setup in [json!([]), json!([{"type": "exec", "command": "true"}])] {
+            let task = json!({"evaluator": evaluator, "grading": {"setup": setup}});
+            let (report, _) = ground.run(task).await;
+            assert_eq!((report.calls, report.reason), (0, Some(EndReason::GraderFailure)));
+            let said = report.reason_detail.unwrap();
+            assert!(said.contains(field) && said.contains("line 2"), "{said}");
+        }
+    }
+    let code = "def grade(context):\n    return 1\n";
+    let (report, _) = ground
+        .run(json!({"evaluator": {"type": "python", "code": code, "python": "python9"}}))
+        .await;
+    let said = report.reason_detail.unwrap();
+    assert!(said.contains("evaluator.python") && said.contains("`python9` is not there"), "{said}");
+    assert_eq!(report.calls, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_wrong_with_an_answer_is_said() {
+    let ground = Ground::new().await;
+    let told = |python: &str| {
+        let code = format!("def grade(context):\n    return {python}\n");
+        json!({"evaluator": {"type": "python", "code": code}})
+    };
+    let written = |text: &str| {
+        let command = format!("printf '{text}' > $POLAR_REPORT");
+        json!({"evaluator": {"type": "command", "command": command, "reward": "report"}})
+    };
+    for (task, reward, words) in [
+        (told("float('nan')"), None, "reward: must be a finite number, not \"NaN\""),
+        (told("{'reward': float('-inf')}"), None, "not \"-Infinity\""),
+        (
+            told("{'reward': 1, 'rewards': {'traces': [float('inf')]}}"),
+            None,
+            "rewards.traces[0]: must be a number or null, not \"Infinity\"",
+        ),
+        (
+            told("{'reward': 1, 'traces': [1]}"),
+            Some(1.0),
+            "not read of the evaluator's answer: `traces`",
+        ),
+        (written("{\"reward\": Infinity}"), None, "reward: must be a finite number"),
+        (written("reward 1"), None, "no JSON"),
+        (written(""), None, "it is empty"),
+    ] {
+        let (report, _) = ground.run(task).await;
+        assert_eq!(report.reward, reward, "{report:?}");
+        let said = report.grade_error.or(report.grade_note).unwrap();
+        assert!(said.contains(words), "{said}");
+    }
+}
+
 /// Two turns ask for commands, the last one ends; each evaluator is told of all.
 #[tokio::test(flavor = "multi_thread")]
 async fn rewards_of_turns_and_traces_land_in_the_traces() {
@@ -296,7 +364,7 @@ async fn each_way_to_end_has_a_reason() {
         (
             "true",
             json!({"runtime": {"type": "local", "prepare": [{"type": "exec", "command": "exit 9"}]}}),
-            EndReason::SandboxLoss,
+            EndReason::SetupFailed,
         ),
         (
             "true",

@@ -1,19 +1,23 @@
 //! What a test stands on: a simulated engine, a gateway on its sockets, sandboxes as
 //! plain processes, and a small agent in Python.
 
+use async_trait::async_trait;
 use polar_engine::{EngineOptions, connect};
 use polar_gateway::{Gateway, GatewayConfig, serve_tcp, serve_unix};
-use polar_sandbox::{LocalConfig, LocalIsolation, LocalProvider, SandboxProvider};
+use polar_sandbox::{
+    LocalConfig, LocalIsolation, LocalProvider, Sandbox, SandboxError, SandboxProvider, SandboxSpec,
+};
 use polar_session::check::write_file_policy;
 use polar_session::{
-    AttemptFolder, Control, Ended, HarnessAdapter, Progress, RunnerConfig, RuntimeImage,
-    SessionRunner, WarmImage,
+    AttemptFolder, Control, Ended, HarnessAdapter, Progress, RoomLimits, RunnerConfig,
+    RuntimeImage, SessionRunner, WarmImage,
 };
 use polar_simulator::{SimulatorConfig, SimulatorHandle};
 use polar_types::{
     Epoch, GroupId, Known, Lease, RuntimeKind, SessionId, SessionReport, Slots, Stage, TaskRequest,
 };
 use serde_json::{Value, json};
+use std::collections::HashSet;
 use std::future::Future;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -80,11 +84,28 @@ impl Ground {
         Self::with_warm(slots, cache, warm_places(warm), wrap).await
     }
 
+    /// With so much memory for sandboxes, which are not held to it, and so many kept ready.
+    pub(crate) async fn with_memory(slots: Slots, memory_mb: u64, warm: u32) -> Self {
+        let room = RoomLimits { memory_mb: Some(memory_mb), disk: None };
+        let unlimited = |local| -> Arc<dyn SandboxProvider> { Arc::new(Unlimited(local)) };
+        Self::with_room(slots, None, warm_places(warm), room, unlimited).await
+    }
+
     /// The same, of other images than the machine itself.
     pub(crate) async fn with_warm(
         slots: Slots,
         cache: Option<PathBuf>,
         warm: Vec<WarmImage>,
+        wrap: impl FnOnce(Arc<dyn SandboxProvider>) -> Arc<dyn SandboxProvider>,
+    ) -> Self {
+        Self::with_room(slots, cache, warm, RoomLimits::default(), wrap).await
+    }
+
+    async fn with_room(
+        slots: Slots,
+        cache: Option<PathBuf>,
+        warm: Vec<WarmImage>,
+        room: RoomLimits,
         wrap: impl FnOnce(Arc<dyn SandboxProvider>) -> Arc<dyn SandboxProvider>,
     ) -> Self {
         rustls::crypto::ring::default_provider().install_default().ok();
@@ -122,6 +143,7 @@ impl Ground {
             gateway_address,
             providers: vec![provider.clone()],
             cache: cache.unwrap_or_else(|| dir.path().join("cache")),
+            room,
             warm,
             warm_folder: dir.path().join("warm"),
             output_limit: 1 << 20,
@@ -177,8 +199,9 @@ impl Ground {
         let (control, orders) = watch::channel(Control::Go);
         let (sender, progress) = watch::channel(Progress::default());
         let (runner, own) = (self.runner.clone(), folder.clone());
+        let room = runner.reserve(&lease);
         let task = tokio::spawn(async move {
-            let (ended, removal) = runner.run(lease, own, orders, Arc::new(sender)).await;
+            let (ended, removal) = runner.run(lease, room, own, orders, Arc::new(sender)).await;
             removal.over().await;
             ended
         });
@@ -205,6 +228,28 @@ impl Ground {
             }
         }
         assert_eq!(self.runner.places_taken(), 0);
+    }
+}
+
+/// Plain processes, which can't be held to a `memory_mb`, and need not be here.
+struct Unlimited(Arc<dyn SandboxProvider>);
+
+#[async_trait]
+impl SandboxProvider for Unlimited {
+    fn kind(&self) -> &'static str {
+        self.0.kind()
+    }
+
+    async fn check(&self) -> Result<(), SandboxError> {
+        self.0.check().await
+    }
+
+    async fn create(&self, spec: SandboxSpec) -> Result<Box<dyn Sandbox>, SandboxError> {
+        self.0.create(SandboxSpec { memory_mb: None, ..spec }).await
+    }
+
+    async fn sweep(&self, keep: &HashSet<String>) -> Result<u32, SandboxError> {
+        self.0.sweep(keep).await
     }
 }
 

@@ -16,6 +16,7 @@ mod grading;
 mod ground;
 mod install;
 mod real_harnesses;
+mod room;
 mod stages;
 mod starts;
 mod warming;

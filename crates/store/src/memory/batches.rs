@@ -2,7 +2,7 @@
 
 use super::state::State;
 use crate::batches::{AskedVersion, Begun, Candidate, Plan, Versions};
-use crate::rules::rfc3339;
+use crate::rules::{Cancelling, rfc3339};
 use crate::{Limits, StoreError};
 use polar_types::{
     Batch, BatchAnswer, BatchRequest, LeftOut, QueueInfo, QueueName, TaskId, TaskStatus,
@@ -103,7 +103,7 @@ impl State {
         let ids: Vec<TaskId> = running.iter().map(|task| task.spec.task_id.clone()).collect();
         for id in ids {
             if self.candidate(&id)?.is_too_stale(request, versions) {
-                self.end_sessions(&id, limits, now);
+                self.end_sessions(&id, Cancelling::Stale, limits, now);
             }
         }
         Ok(())

@@ -2,13 +2,14 @@
 
 use super::state::{Holder, Node, OutboxEntry, Session, State, Task};
 use crate::rules::{
-    self, End, Loss, NameHolder, Next, Standing, Turn, Verdict, longest_hold, plus, rfc3339,
+    self, Cancelling, End, Loss, NameHolder, Next, Standing, Turn, Verdict, longest_hold, plus,
+    rfc3339,
 };
-use crate::{Expired, Limits, NewTask, StoreError, Submitted};
+use crate::{Claimed, Expired, Limits, NewTask, StoreError, Submitted};
 use polar_types::{
-    AttemptInfo, CallbackState, CallbackStatus, Demand, Epoch, Event, EventKind, Lease, NodeInfo,
-    Outcome, ReleaseRequest, RenewRequest, RenewResponse, ResultAck, SessionId, SessionReport,
-    SessionStatus, TaskId, TaskInfo, TaskStatus,
+    AttemptInfo, CallbackState, CallbackStatus, Demand, Epoch, Event, EventKind, Footprint, Lease,
+    NodeInfo, Outcome, ReleaseRequest, RenewRequest, RenewResponse, ResultAck, SessionId,
+    SessionReport, SessionStatus, TaskId, TaskInfo, TaskStatus,
 };
 
 impl State {
@@ -43,6 +44,7 @@ impl State {
                 status: SessionStatus::Queued,
                 waiting_for: Some(rules::waiting_for_node(spec.runtime.kind.as_str())),
                 cancel_requested: false,
+                cancel_why: None,
                 attempts: Vec::new(),
                 spent: 0,
                 lease: None,
@@ -87,15 +89,26 @@ impl State {
         if task.status == TaskStatus::Running && !task.cancel_requested {
             task.cancel_requested = true;
             task.updated_at = now;
-            self.end_sessions(id, limits, now);
+            self.end_sessions(id, Cancelling::Asked, limits, now);
+        }
+        let regrades = self.rows_of(id).filter(|row| row.regrade.is_some());
+        let regrades: Vec<SessionId> = regrades.map(|row| row.id.clone()).collect();
+        for regrade in regrades {
+            self.cancel_session(&regrade, Cancelling::Asked, limits, now);
         }
         self.task_info(id)
     }
 
-    pub(super) fn end_sessions(&mut self, task: &TaskId, limits: &Limits, now: i64) {
+    pub(super) fn end_sessions(
+        &mut self,
+        task: &TaskId,
+        why: Cancelling,
+        limits: &Limits,
+        now: i64,
+    ) {
         let ids: Vec<SessionId> = self.sessions_of(task).map(|s| s.id.clone()).collect();
         for session in ids {
-            self.cancel_session(&session, limits, now);
+            self.cancel_session(&session, why, limits, now);
         }
     }
 
@@ -105,12 +118,15 @@ impl State {
         let Some(stop) = task.spec.early_stop else { return };
         let usable = self.sessions_of(id).filter(|session| session.usable).count();
         if task.status == TaskStatus::Running && usable >= stop.usable as usize {
-            self.end_sessions(id, limits, now);
+            self.end_sessions(id, Cancelling::EnoughUsable, limits, now);
         }
     }
 
-    fn cancel_session(&mut self, id: &SessionId, limits: &Limits, now: i64) {
+    fn cancel_session(&mut self, id: &SessionId, why: Cancelling, limits: &Limits, now: i64) {
         let Some(session) = self.sessions.get_mut(id) else { return };
+        if session.outcome.is_none() {
+            session.cancel_why.get_or_insert_with(|| why.in_words().to_owned());
+        }
         if session.lease.is_some() {
             session.cancel_requested = true;
             self.stored.cancelled = true;
@@ -128,7 +144,7 @@ impl State {
         free: u32,
         limits: &Limits,
         now: i64,
-    ) -> Result<Vec<Lease>, StoreError> {
+    ) -> Result<Claimed, StoreError> {
         self.check_name(node, limits, now)?;
         let replaced: Vec<SessionId> = self
             .leases_of(&node.node_id)
@@ -139,12 +155,20 @@ impl State {
             self.lose(&id, Loss::NodeRestarted, limits, now);
         }
         self.note_node(node, now);
-        let mut leases = Vec::new();
-        while leases.len() < free as usize {
+        let mut claimed = Claimed::default();
+        let mut room = node.room;
+        while claimed.leases.len() < free as usize {
             let Some(id) = self.next_in_turn(node, now) else { break };
-            leases.push(self.lease(&id, node, limits, now)?);
+            let task = &self.find_task(&self.find_session(&id)?.task)?.spec;
+            let footprint = Footprint::of(&task.runtime);
+            if !room.fits(footprint) {
+                claimed.lacks_room = true;
+                break;
+            }
+            room = room.with(footprint);
+            claimed.leases.push(self.lease(&id, node, limits, now)?);
         }
-        Ok(leases)
+        Ok(claimed)
     }
 
     /// The session to hand out next.

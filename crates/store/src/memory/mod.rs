@@ -11,16 +11,16 @@ mod weights;
 use crate::rules::{millis, plus, rfc3339, timestamp};
 use crate::signals::Stored;
 use crate::{
-    CallbackDue, CallbackResult, EventQuery, Expired, Limits, Live, NewRegrade, NewTask,
+    CallbackDue, CallbackResult, Claimed, EventQuery, Expired, Limits, Live, NewRegrade, NewTask,
     PushedWeights, Signals, StoreError, Submitted, TaskQuery, TaskStore,
 };
 use async_trait::async_trait;
 use jiff::Timestamp;
 use polar_types::{
-    Batch, BatchAnswer, BatchRequest, CallbackState, CallbackStatus, Demand, EventPage, Lease,
-    NodeInfo, NodeSeen, QueueInfo, QueueName, ReleaseRequest, RenewRequest, RenewResponse,
-    ResultAck, SessionId, SessionInfo, SessionReport, TaskId, TaskInfo, TaskPage, TaskSpec,
-    WeightReport, WeightTarget, WeightUpdate, WeightUpdateRequest,
+    Batch, BatchAnswer, BatchRequest, CallbackState, CallbackStatus, Demand, EventPage, NodeInfo,
+    NodeSeen, QueueInfo, QueueName, ReleaseRequest, RenewRequest, RenewResponse, ResultAck,
+    SessionId, SessionInfo, SessionReport, TaskId, TaskInfo, TaskPage, TaskSpec, WeightReport,
+    WeightTarget, WeightUpdate, WeightUpdateRequest,
 };
 use state::State;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -86,7 +86,7 @@ impl TaskStore for MemoryStore {
         node: &NodeInfo,
         free: u32,
         now: Timestamp,
-    ) -> Result<Vec<Lease>, StoreError> {
+    ) -> Result<Claimed, StoreError> {
         self.write(|state, limits| state.claim(node, free, limits, millis(now)))
     }
 

@@ -33,6 +33,7 @@ impl State {
             status: SessionStatus::Queued,
             waiting_for: Some(regrades::WAITING.to_owned()),
             cancel_requested: false,
+            cancel_why: None,
             attempts: Vec::new(),
             spent: 0,
             lease: None,

@@ -72,6 +72,7 @@ pub(super) struct Session {
     pub(super) status: SessionStatus,
     pub(super) waiting_for: Option<String>,
     pub(super) cancel_requested: bool,
+    pub(super) cancel_why: Option<String>,
     pub(super) attempts: Vec<AttemptInfo>,
     pub(super) spent: u32,
     pub(super) lease: Option<Holder>,
@@ -205,7 +206,7 @@ impl State {
             created_at: rfc3339(session.created_at),
             updated_at: rfc3339(session.updated_at),
         }
-        .with_reason()
+        .with_reason(session.cancel_why.clone())
     }
 
     /// The latest that was asked for.

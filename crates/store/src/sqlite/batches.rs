@@ -6,7 +6,7 @@ use super::submit;
 use super::writer::{Work, Write};
 use crate::StoreError;
 use crate::batches::{AskedVersion, Begun, Candidate, Decision, Plan, Versions};
-use crate::rules::rfc3339;
+use crate::rules::{Cancelling, rfc3339};
 use async_trait::async_trait;
 use polar_types::{
     Batch, BatchAnswer, BatchRequest, LeftOut, QueueInfo, QueueName, TaskId, TaskInfo,
@@ -93,7 +93,8 @@ impl Next {
         for row in &rows {
             let group = candidate(work.db, row).await?;
             if group.is_too_stale(&self.request, versions) {
-                submit::end_sessions(work, group.task_id.as_str(), self.now).await?;
+                let (task, why) = (group.task_id.as_str(), Cancelling::Stale);
+                submit::end_sessions(work, task, why, self.now).await?;
             }
         }
         Ok(())

@@ -6,7 +6,7 @@ use super::rows::{backend, count, get, optional_json, to_json, word};
 use super::submit;
 use super::turns::{self, Moved};
 use super::writer::{Work, Write};
-use crate::rules::{self, End, Loss, Next, Standing, Verdict, plus};
+use crate::rules::{self, Cancelling, End, Loss, Next, Standing, Verdict, plus};
 use crate::{Expired, StoreError};
 use async_trait::async_trait;
 use polar_types::{
@@ -242,7 +242,7 @@ async fn stop_early(work: &mut Work<'_>, task: &str, now: i64) -> Result<(), Sto
     .await
     .map_err(backend)?;
     if get::<Option<bool>, _>(&row, "has_enough")?.unwrap_or(false) {
-        submit::end_sessions(work, task, now).await?;
+        submit::end_sessions(work, task, Cancelling::EnoughUsable, now).await?;
     }
     Ok(())
 }

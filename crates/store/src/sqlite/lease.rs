@@ -6,11 +6,11 @@ use super::rows::{backend, count, get, json, optional_json, position, to_json, w
 use super::turns::{self, Moved};
 use super::writer::{Work, Write};
 use crate::rules::{self, Loss, NameHolder, longest_hold, plus};
-use crate::{Limits, StoreError};
+use crate::{Claimed, Limits, StoreError};
 use async_trait::async_trait;
 use polar_types::{
-    Epoch, EventKind, Lease, NodeInfo, RegradeOrder, RenewItem, RenewRequest, RenewResponse,
-    SessionId, SessionStatus, Stage, TaskSpec,
+    Epoch, EventKind, Footprint, Lease, NodeInfo, RegradeOrder, RenewItem, RenewRequest,
+    RenewResponse, SessionId, SessionStatus, Stage, TaskSpec,
 };
 use std::collections::HashMap;
 use std::time::Duration;
@@ -23,28 +23,37 @@ pub(super) struct Claim {
 
 #[async_trait]
 impl Write for Claim {
-    type Answer = Vec<Lease>;
+    type Answer = Claimed;
 
-    async fn apply(&self, work: &mut Work<'_>) -> Result<Vec<Lease>, StoreError> {
+    async fn apply(&self, work: &mut Work<'_>) -> Result<Claimed, StoreError> {
         check_name(work, &self.node, self.now).await?;
         self.take_over(work).await?;
         note_node(work, &self.node, self.now).await?;
         turns::end_pauses(work, self.now).await?;
         let demands = turns::demands(work, &self.node).await?;
         let mut specs: HashMap<String, Result<TaskSpec, String>> = HashMap::new();
-        let mut leases = Vec::new();
-        while leases.len() < self.free as usize {
+        let mut claimed = Claimed::default();
+        let mut room = self.node.room;
+        while claimed.leases.len() < self.free as usize {
             let Some((id, task_id)) = turns::next(work, &demands).await? else { break };
             if !specs.contains_key(&task_id) {
                 specs.insert(task_id.clone(), load_spec(work, &task_id).await?);
             }
             match specs.get(&task_id) {
-                Some(Ok(spec)) => leases.push(self.lease(work, &id, spec.clone()).await?),
+                Some(Ok(spec)) => {
+                    let footprint = Footprint::of(&spec.runtime);
+                    if !room.fits(footprint) {
+                        claimed.lacks_room = true;
+                        break;
+                    }
+                    room = room.with(footprint);
+                    claimed.leases.push(self.lease(work, &id, spec.clone()).await?);
+                }
                 Some(Err(unreadable)) => self.give_up(work, &id, unreadable).await?,
                 None => {}
             }
         }
-        Ok(leases)
+        Ok(claimed)
     }
 }
 

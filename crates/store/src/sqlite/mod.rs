@@ -21,16 +21,16 @@ mod writer;
 
 use crate::rules::{millis, timestamp};
 use crate::{
-    CallbackDue, CallbackResult, EventQuery, Expired, Limits, Live, NewRegrade, NewTask,
+    CallbackDue, CallbackResult, Claimed, EventQuery, Expired, Limits, Live, NewRegrade, NewTask,
     PushedWeights, Signals, StoreError, Submitted, TaskQuery, TaskStore, refuse_network_filesystem,
 };
 use async_trait::async_trait;
 use jiff::Timestamp;
 use lock::Lock;
 use polar_types::{
-    Batch, BatchAnswer, BatchRequest, Demand, EventPage, Lease, NodeInfo, NodeSeen, QueueInfo,
-    QueueName, ReleaseRequest, RenewRequest, RenewResponse, ResultAck, SessionId, SessionInfo,
-    SessionReport, TaskId, TaskInfo, TaskPage, TaskSpec, WeightReport, WeightTarget, WeightUpdate,
+    Batch, BatchAnswer, BatchRequest, Demand, EventPage, NodeInfo, NodeSeen, QueueInfo, QueueName,
+    ReleaseRequest, RenewRequest, RenewResponse, ResultAck, SessionId, SessionInfo, SessionReport,
+    TaskId, TaskInfo, TaskPage, TaskSpec, WeightReport, WeightTarget, WeightUpdate,
     WeightUpdateRequest,
 };
 use rows::backend;
@@ -129,7 +129,7 @@ impl TaskStore for SqliteStore {
         node: &NodeInfo,
         free: u32,
         now: Timestamp,
-    ) -> Result<Vec<Lease>, StoreError> {
+    ) -> Result<Claimed, StoreError> {
         self.write(lease::Claim { node: node.clone(), free, now: millis(now) }).await
     }
 

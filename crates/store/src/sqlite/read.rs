@@ -233,7 +233,7 @@ fn assemble(
             let mut info = session_info(row)?;
             info.attempts = attempts_of.remove(info.session_id.as_str()).unwrap_or_default();
             info.callback = callback_of.remove(info.session_id.as_str());
-            Ok(info.with_reason())
+            Ok(info.with_reason(get(row, "cancel_why")?))
         })
         .collect()
 }

@@ -10,8 +10,8 @@ use std::path::Path;
 
 /// One script per version, applied in order, each in a transaction of its own. A script
 /// that has been released is never changed; a new version adds one.
-const VERSIONS: [&str; 7] =
-    [VERSION_1, VERSION_2, VERSION_3, VERSION_4, VERSION_5, VERSION_6, VERSION_7];
+const VERSIONS: [&str; 8] =
+    [VERSION_1, VERSION_2, VERSION_3, VERSION_4, VERSION_5, VERSION_6, VERSION_7, VERSION_8];
 
 const VERSION_1: &str = "
 CREATE TABLE counter (
@@ -216,6 +216,11 @@ ALTER TABLE session ADD COLUMN regrade TEXT;
 ALTER TABLE session ADD COLUMN revision BIGINT NOT NULL DEFAULT 1;
 ALTER TABLE session ADD COLUMN gradings TEXT;
 CREATE INDEX session_regrades ON session (regrade_of, revision) WHERE regrade_of IS NOT NULL;
+";
+
+/// Why a session was asked to end, in words.
+const VERSION_8: &str = "
+ALTER TABLE session ADD COLUMN cancel_why TEXT;
 ";
 
 /// Brings the file to the newest version; refuses one that is newer still.

@@ -5,7 +5,7 @@ use super::events::{append, next};
 use super::read;
 use super::rows::{backend, get, json, to_json};
 use super::writer::{Work, Write};
-use crate::rules::{self, End, plus};
+use crate::rules::{self, Cancelling, End, plus};
 use crate::{NewTask, StoreError, Submitted};
 use async_trait::async_trait;
 use polar_types::{Demand, EventKind, Outcome, SessionId, SessionStatus, TaskId, TaskInfo};
@@ -148,8 +148,10 @@ impl Write for Cancel {
         .await
         .map_err(backend)?;
         if asked.rows_affected() > 0 {
-            end_sessions(work, self.task.as_str(), self.now).await?;
+            end_sessions(work, self.task.as_str(), Cancelling::Asked, self.now).await?;
         }
+        let why = Cancelling::Asked;
+        Held { task: self.task.as_str(), regrades: true, why, now: self.now }.end(work).await?;
         read::task(work.db, &self.task).await
     }
 }
@@ -158,30 +160,55 @@ impl Write for Cancel {
 pub(super) async fn end_sessions(
     work: &mut Work<'_>,
     task: &str,
+    why: Cancelling,
     now: i64,
 ) -> Result<(), StoreError> {
-    Held { task, now }.ask_nodes(work).await?;
-    Held { task, now }.end_queued(work).await
+    Held { task, regrades: false, why, now }.end(work).await
 }
 
+/// What there is of a task: its sessions, or what grades their stored work again.
 struct Held<'a> {
     task: &'a str,
+    regrades: bool,
+    why: Cancelling,
     now: i64,
 }
 
 impl Held<'_> {
+    async fn end(&self, work: &mut Work<'_>) -> Result<(), StoreError> {
+        self.say_why(work).await?;
+        self.ask_nodes(work).await?;
+        self.end_queued(work).await
+    }
+
+    async fn say_why(&self, work: &mut Work<'_>) -> Result<(), StoreError> {
+        sqlx::query(
+            "UPDATE session SET cancel_why = $2
+             WHERE task_id = $1 AND outcome IS NULL AND cancel_why IS NULL
+                 AND (regrade_of IS NOT NULL) = $3",
+        )
+        .bind(self.task)
+        .bind(self.why.in_words())
+        .bind(self.regrades)
+        .execute(&mut *work.db)
+        .await
+        .map_err(backend)?;
+        Ok(())
+    }
+
     async fn ask_nodes(&self, work: &mut Work<'_>) -> Result<(), StoreError> {
         let latest = plus(self.now, work.limits.cancel_grace);
         let held = sqlx::query(
             "UPDATE session SET cancel_requested = TRUE, waiting_for = $2,
                  deadline_at = CASE WHEN deadline_at < $3 THEN deadline_at ELSE $3 END,
                  updated_at = $4
-             WHERE task_id = $1 AND node_id IS NOT NULL AND regrade_of IS NULL",
+             WHERE task_id = $1 AND node_id IS NOT NULL AND (regrade_of IS NOT NULL) = $5",
         )
         .bind(self.task)
         .bind(rules::WAITING_FOR_CANCEL)
         .bind(latest)
         .bind(self.now)
+        .bind(self.regrades)
         .execute(&mut *work.db)
         .await
         .map_err(backend)?;
@@ -191,10 +218,12 @@ impl Held<'_> {
 
     async fn end_queued(&self, work: &mut Work<'_>) -> Result<(), StoreError> {
         let rows = sqlx::query(
-            "SELECT session_id FROM session WHERE task_id = $1 AND status = 'queued' AND regrade_of IS NULL
+            "SELECT session_id FROM session
+             WHERE task_id = $1 AND status = 'queued' AND (regrade_of IS NOT NULL) = $2
              ORDER BY sample_index",
         )
         .bind(self.task)
+        .bind(self.regrades)
         .fetch_all(&mut *work.db)
         .await
         .map_err(backend)?;

@@ -89,15 +89,17 @@ async fn work_is_handed_out_by_priority_then_share_then_age_and_by_runtime(store
     ];
     store.submit(tasks, at(0)).await.unwrap();
     let local = node_with("n1", "boot-1", &["local"]);
-    let leases = store.claim(&local, 4, at(1)).await.unwrap();
+    let leases = store.claim(&local, 4, at(1)).await.unwrap().leases;
     let ids: Vec<_> = leases.iter().map(|lease| lease.session_id.to_string()).collect();
     assert_eq!(ids, ["urgent-s0", "old-s0", "new-s0", "old-s1"]);
     let docker = node_with("n2", "boot-1", &["docker"]);
-    let leases = store.claim(&docker, 4, at(1)).await.unwrap();
+    let leases = store.claim(&docker, 4, at(1)).await.unwrap().leases;
     assert_eq!(leases.len(), 1);
     assert_eq!(leases[0].session_id.as_str(), "boxed-s0");
-    assert_eq!(store.claim(&local, 4, at(1)).await.unwrap().len(), 1);
-    assert!(store.claim(&node_with("n3", "boot-1", &[]), 4, at(1)).await.unwrap().is_empty());
+    assert_eq!(store.claim(&local, 4, at(1)).await.unwrap().leases.len(), 1);
+    assert!(
+        store.claim(&node_with("n3", "boot-1", &[]), 4, at(1)).await.unwrap().leases.is_empty()
+    );
 }
 
 /// How many of each task are leased, after so many leases.
@@ -122,9 +124,9 @@ async fn tasks_of_one_priority_share_places_by_weight(store: &dyn TaskStore) {
     ];
     store.submit(tasks, at(0)).await.unwrap();
     // Whether they are asked for one by one or together.
-    let mut leases = store.claim(&node("n1"), 7, at(1)).await.unwrap();
+    let mut leases = store.claim(&node("n1"), 7, at(1)).await.unwrap().leases;
     for _ in 0..8 {
-        leases.extend(store.claim(&node("n2"), 1, at(1)).await.unwrap());
+        leases.extend(store.claim(&node("n2"), 1, at(1)).await.unwrap().leases);
     }
     assert_eq!(tally(&leases), counts(&[("a", 4), ("b", 9), ("c", 2)]));
     // A place that one leaves goes to whoever has least of its share.
@@ -133,16 +135,16 @@ async fn tasks_of_one_priority_share_places_by_weight(store: &dyn TaskStore) {
             store.complete(&report(lease, Outcome::Completed), at(2)).await.unwrap();
         }
     }
-    let next = store.claim(&node("n1"), 6, at(3)).await.unwrap();
+    let next = store.claim(&node("n1"), 6, at(3)).await.unwrap().leases;
     assert_eq!(tally(&next), counts(&[("b", 6)]));
     // One that fails and pauses has no place, and is due again after its pause.
     for lease in next.iter().filter(|l| l.task.task_id.as_str() == "b") {
         store.complete(&report(lease, failure(Side::Sandbox)), at(4)).await.unwrap();
     }
-    let rest = store.claim(&node("n1"), 100, at(5)).await.unwrap();
+    let rest = store.claim(&node("n1"), 100, at(5)).await.unwrap().leases;
     assert_eq!(tally(&rest)["low"], 9, "the queue is empty but for what pauses");
     assert_eq!(tally(&rest)["b"], 40 - 9 - 6);
-    let due = store.claim(&node("n1"), 100, at(9)).await.unwrap();
+    let due = store.claim(&node("n1"), 100, at(9)).await.unwrap().leases;
     assert_eq!(tally(&due), counts(&[("b", 6)]));
 }
 
@@ -153,7 +155,7 @@ async fn a_task_keeps_its_share_whatever_comes_after_it(store: &dyn TaskStore) {
     for round in 0..10 {
         let flood = (0..3).map(|i| task(&format!("new-{round}-{i}"), json!({}))).collect();
         store.submit(flood, at(round)).await.unwrap();
-        let lease = store.claim(&node("n1"), 1, at(round)).await.unwrap().remove(0);
+        let lease = store.claim(&node("n1"), 1, at(round)).await.unwrap().leases.remove(0);
         of_old += u32::from(lease.task.task_id.as_str() == "old");
         store.complete(&report(&lease, Outcome::Completed), at(round)).await.unwrap();
     }
@@ -163,7 +165,7 @@ async fn a_task_keeps_its_share_whatever_comes_after_it(store: &dyn TaskStore) {
 async fn sessions_that_have_not_ended_are_counted_by_where_they_stand(store: &dyn TaskStore) {
     assert_eq!(store.live().await.unwrap(), Live::default());
     store.submit(vec![task("t", json!({ "num_samples": 6 }))], at(0)).await.unwrap();
-    let leases = store.claim(&node("n1"), 4, at(0)).await.unwrap();
+    let leases = store.claim(&node("n1"), 4, at(0)).await.unwrap().leases;
     store.renew(&renewal(&node("n1"), &[&leases[0]], Stage::Run), at(1)).await.unwrap();
     store.complete(&report(&leases[1], failure(Side::Sandbox)), at(1)).await.unwrap();
     store.complete(&report(&leases[2], Outcome::Completed), at(1)).await.unwrap();
@@ -175,8 +177,8 @@ async fn sessions_that_have_not_ended_are_counted_by_where_they_stand(store: &dy
 
 async fn promise_5_a_session_has_one_holder(store: &dyn TaskStore) {
     store.submit(vec![task("t", json!({}))], at(0)).await.unwrap();
-    let old = store.claim(&node("n1"), 9, at(0)).await.unwrap().remove(0);
-    assert!(store.claim(&node("n2"), 9, at(0)).await.unwrap().is_empty());
+    let old = store.claim(&node("n1"), 9, at(0)).await.unwrap().leases.remove(0);
+    assert!(store.claim(&node("n2"), 9, at(0)).await.unwrap().leases.is_empty());
     let held = std::slice::from_ref(&old.session_id);
     // Renewed in time, it stays; a moment too late, it is gone.
     let renew = renewal(&node("n1"), &[&old], Stage::Run);
@@ -188,7 +190,7 @@ async fn promise_5_a_session_has_one_holder(store: &dyn TaskStore) {
     let late = report(&old, Outcome::Completed);
     assert_eq!(store.complete(&late, at(119)).await.unwrap(), ResultAck::Stale);
 
-    let new = store.claim(&node("n2"), 9, at(120)).await.unwrap().remove(0);
+    let new = store.claim(&node("n2"), 9, at(120)).await.unwrap().leases.remove(0);
     assert!(new.epoch > old.epoch);
     assert_eq!(store.complete(&late, at(121)).await.unwrap(), ResultAck::Stale);
     assert_eq!(store.release(&release(&node("n1"), &old), at(121)).await.unwrap(), []);
@@ -204,7 +206,7 @@ async fn promise_5_a_result_is_accepted_once(store: &dyn TaskStore) {
     let told =
         json!({ "num_samples": 2, "callback": { "url": "http://trainer/x", "secret": "s" } });
     store.submit(vec![task("t", told)], at(0)).await.unwrap();
-    let leases = store.claim(&node("n1"), 9, at(1)).await.unwrap();
+    let leases = store.claim(&node("n1"), 9, at(1)).await.unwrap().leases;
     assert!(leases[0].task.callback.is_none(), "a node never sees the client's secret");
     let done = report(&leases[0], Outcome::Completed);
     assert_eq!(store.complete(&done, at(2)).await.unwrap(), ResultAck::Accepted);
@@ -241,12 +243,12 @@ async fn failures_of_the_infrastructure_are_tried_again_and_others_are_not(store
     for (index, (outcome, expected)) in cases.into_iter().enumerate() {
         let id = format!("t{index}");
         store.submit(vec![task(&id, json!({ "max_attempts": 2 }))], at(0)).await.unwrap();
-        let lease = store.claim(&node("n1"), 1, at(0)).await.unwrap().remove(0);
+        let lease = store.claim(&node("n1"), 1, at(0)).await.unwrap().leases.remove(0);
         store.complete(&report(&lease, outcome.clone()), at(1)).await.unwrap();
         let session = store.session(&lease.session_id).await.unwrap();
         assert_eq!(session.status, expected, "{outcome:?}");
         if expected == SessionStatus::Queued {
-            let again = store.claim(&node("n1"), 1, at(6)).await.unwrap().remove(0);
+            let again = store.claim(&node("n1"), 1, at(6)).await.unwrap().leases.remove(0);
             assert_eq!(again.attempt, 2);
             store.complete(&report(&again, outcome), at(7)).await.unwrap();
             let session = store.session(&lease.session_id).await.unwrap();
@@ -270,7 +272,7 @@ async fn attempts_lost_to_the_engine_are_spent_of_a_budget_of_their_own(store: &
     for attempt in 1..=13 {
         // One of its own in between changes nothing of the other budget.
         let outcome = if attempt == 4 { failure(Side::Sandbox) } else { engine() };
-        let lease = store.claim(&node("n1"), 1, at(attempt * 100)).await.unwrap().remove(0);
+        let lease = store.claim(&node("n1"), 1, at(attempt * 100)).await.unwrap().leases.remove(0);
         assert_eq!(i64::from(lease.attempt), attempt);
         let done = report(&lease, outcome);
         store.complete(&done, at(attempt * 100)).await.unwrap();
@@ -278,7 +280,7 @@ async fn attempts_lost_to_the_engine_are_spent_of_a_budget_of_their_own(store: &
         assert_eq!(session.status, SessionStatus::Queued, "attempt {attempt}");
         assert_eq!((session.reason, session.reward), (None, None));
     }
-    let lease = store.claim(&node("n1"), 1, at(9_000)).await.unwrap().remove(0);
+    let lease = store.claim(&node("n1"), 1, at(9_000)).await.unwrap().leases.remove(0);
     store.complete(&report(&lease, engine()), at(9_000)).await.unwrap();
     let session = store.session(&id).await.unwrap();
     assert_eq!(session.status, SessionStatus::Failed);
@@ -287,7 +289,7 @@ async fn attempts_lost_to_the_engine_are_spent_of_a_budget_of_their_own(store: &
 
     // An engine that answers with nonsense is there.
     store.submit(vec![task("u", json!({ "max_attempts": 1 }))], at(0)).await.unwrap();
-    let lease = store.claim(&node("n1"), 1, at(9_000)).await.unwrap().remove(0);
+    let lease = store.claim(&node("n1"), 1, at(9_000)).await.unwrap().leases.remove(0);
     store.complete(&report(&lease, failure(Side::Engine)), at(9_000)).await.unwrap();
     let session = store.session(&"u-s0".parse().unwrap()).await.unwrap();
     assert_eq!(session.status, SessionStatus::Failed);
@@ -297,28 +299,28 @@ async fn a_failed_attempt_is_tried_again_after_ever_longer_pauses(store: &dyn Ta
     store.submit(vec![task("t", json!({ "max_attempts": 5 }))], at(0)).await.unwrap();
     let mut now = 0;
     for pause in [5, 20, 30, 30] {
-        let lease = store.claim(&node("n1"), 1, at(now)).await.unwrap().remove(0);
+        let lease = store.claim(&node("n1"), 1, at(now)).await.unwrap().leases.remove(0);
         store.complete(&report(&lease, failure(Side::Sandbox)), at(now)).await.unwrap();
         let work = store.signals().work();
         store.expire(at(now + pause - 1)).await.unwrap();
-        assert!(store.claim(&node("n1"), 1, at(now + pause - 1)).await.unwrap().is_empty());
+        assert!(store.claim(&node("n1"), 1, at(now + pause - 1)).await.unwrap().leases.is_empty());
         assert!(!work.has_changed().unwrap(), "nodes are woken in vain");
         store.expire(at(now + pause)).await.unwrap();
         assert!(work.has_changed().unwrap(), "nodes that wait are not woken");
         now += pause;
     }
     // Another node may go on at once where the node was at fault.
-    store.claim(&node("n1"), 1, at(now)).await.unwrap();
+    store.claim(&node("n1"), 1, at(now)).await.unwrap().leases;
     store.submit(vec![task("u", json!({}))], at(now)).await.unwrap();
-    store.claim(&node("n1"), 1, at(now)).await.unwrap();
+    store.claim(&node("n1"), 1, at(now)).await.unwrap().leases;
     assert_eq!(store.expire(at(now + 60)).await.unwrap().requeued.len(), 1);
-    assert_eq!(store.claim(&node("n2"), 1, at(now + 60)).await.unwrap().len(), 1);
+    assert_eq!(store.claim(&node("n2"), 1, at(now + 60)).await.unwrap().leases.len(), 1);
 }
 
 async fn promise_6_every_lost_session_ends_after_its_last_attempt(store: &dyn TaskStore) {
     store.submit(vec![task("t", json!({ "max_attempts": 3 }))], at(0)).await.unwrap();
     for attempt in 1..=3 {
-        let lease = store.claim(&node("n1"), 1, at(attempt * 100)).await.unwrap().remove(0);
+        let lease = store.claim(&node("n1"), 1, at(attempt * 100)).await.unwrap().leases.remove(0);
         assert_eq!(i64::from(lease.attempt), attempt);
         let expired = store.expire(at(attempt * 100 + 60)).await.unwrap();
         assert_eq!(expired.ended.len(), usize::from(attempt == 3));
@@ -330,7 +332,7 @@ async fn promise_6_every_lost_session_ends_after_its_last_attempt(store: &dyn Ta
     };
     assert!(message.contains("stopped renewing"), "{message}");
     assert_eq!(store.task(&"t".parse().unwrap()).await.unwrap().status, TaskStatus::Failed);
-    assert!(store.claim(&node("n1"), 1, at(9999)).await.unwrap().is_empty());
+    assert!(store.claim(&node("n1"), 1, at(9999)).await.unwrap().leases.is_empty());
 }
 
 async fn promise_6_a_session_that_no_node_takes_ends(store: &dyn TaskStore) {
@@ -346,7 +348,7 @@ async fn promise_6_a_session_that_no_node_takes_ends(store: &dyn TaskStore) {
 
 async fn promise_6_a_session_held_for_too_long_is_taken_away(store: &dyn TaskStore) {
     store.submit(vec![task("t", json!({ "max_attempts": 1 }))], at(0)).await.unwrap();
-    let lease = store.claim(&node("n1"), 1, at(0)).await.unwrap().remove(0);
+    let lease = store.claim(&node("n1"), 1, at(0)).await.unwrap().leases.remove(0);
     is_overdue_at(store, &lease, LONGEST_HOLD).await;
 }
 
@@ -364,7 +366,7 @@ async fn is_overdue_at(store: &dyn TaskStore, lease: &Lease, deadline: i64) {
 
 async fn waiting_for_a_place_on_the_node_takes_nothing_of_the_budgets(store: &dyn TaskStore) {
     store.submit(vec![task("t", json!({}))], at(0)).await.unwrap();
-    let lease = store.claim(&node("n1"), 1, at(0)).await.unwrap().remove(0);
+    let lease = store.claim(&node("n1"), 1, at(0)).await.unwrap().leases.remove(0);
     let mut waited = 0;
     for stage in [Stage::Prepare, Stage::Ready, Stage::Ready] {
         waited += LONGEST_HOLD - 1;
@@ -377,7 +379,7 @@ async fn waiting_for_a_place_on_the_node_takes_nothing_of_the_budgets(store: &dy
 
 async fn promise_6_a_session_that_waits_on_its_node_for_ever_is_taken_away(store: &dyn TaskStore) {
     store.submit(vec![task("t", json!({}))], at(0)).await.unwrap();
-    let lease = store.claim(&node("n1"), 1, at(0)).await.unwrap().remove(0);
+    let lease = store.claim(&node("n1"), 1, at(0)).await.unwrap().leases.remove(0);
     let renew = renewal(&node("n1"), &[&lease], Stage::Ready);
     let queue_limit = i64::try_from(LIMITS.queue_limit.as_secs()).unwrap();
     let mut now = 0;
@@ -393,7 +395,7 @@ async fn promise_6_a_session_that_waits_on_its_node_for_ever_is_taken_away(store
 async fn the_time_the_server_was_away_takes_nothing_of_the_budgets(store: &dyn TaskStore) {
     let cancelled = "c".parse().unwrap();
     store.submit(vec![task("t", json!({})), task("c", json!({}))], at(0)).await.unwrap();
-    let leases = store.claim(&node("n1"), 2, at(0)).await.unwrap();
+    let leases = store.claim(&node("n1"), 2, at(0)).await.unwrap().leases;
     let renew = renewal(&node("n1"), &[&leases[0], &leases[1]], Stage::Run);
     store.renew(&renew, at(10)).await.unwrap();
     store.cancel(&cancelled, at(10)).await.unwrap();
@@ -409,7 +411,7 @@ async fn the_time_the_server_was_away_takes_nothing_of_the_budgets(store: &dyn T
 
 async fn promise_6_a_cancelled_session_gets_no_more_time_by_waiting(store: &dyn TaskStore) {
     store.submit(vec![task("t", json!({}))], at(0)).await.unwrap();
-    let lease = store.claim(&node("n1"), 1, at(0)).await.unwrap().remove(0);
+    let lease = store.claim(&node("n1"), 1, at(0)).await.unwrap().leases.remove(0);
     store.cancel(&"t".parse().unwrap(), at(1)).await.unwrap();
     let renew = renewal(&node("n1"), &[&lease], Stage::Ready);
     assert_eq!(store.renew(&renew, at(30)).await.unwrap().cancelled.len(), 1);
@@ -419,7 +421,7 @@ async fn promise_6_a_cancelled_session_gets_no_more_time_by_waiting(store: &dyn 
 async fn a_release_spends_no_attempt_but_not_for_ever(store: &dyn TaskStore) {
     store.submit(vec![task("t", json!({ "max_attempts": 1 }))], at(0)).await.unwrap();
     let mut releases = 0;
-    while let Some(lease) = store.claim(&node("n1"), 1, at(releases)).await.unwrap().pop() {
+    while let Some(lease) = store.claim(&node("n1"), 1, at(releases)).await.unwrap().leases.pop() {
         let released = store.release(&release(&node("n1"), &lease), at(releases)).await.unwrap();
         assert_eq!(released, [lease.session_id]);
         releases += 1;
@@ -433,14 +435,14 @@ async fn a_release_spends_no_attempt_but_not_for_ever(store: &dyn TaskStore) {
 /// Else a task that fails everywhere goes round and round between nodes that are out of order.
 async fn what_failed_where_it_is_given_back_pauses_before_it_is_tried_again(store: &dyn TaskStore) {
     store.submit(vec![task("t", json!({ "max_attempts": 1 }))], at(0)).await.unwrap();
-    let lease = store.claim(&node("n1"), 1, at(0)).await.unwrap().remove(0);
+    let lease = store.claim(&node("n1"), 1, at(0)).await.unwrap().leases.remove(0);
     let failed = ReleaseRequest { failed: true, ..release(&node("n1"), &lease) };
     store.release(&failed, at(1)).await.unwrap();
     for name in ["n1", "n2"] {
-        assert_eq!(store.claim(&node(name), 1, at(5)).await.unwrap(), [], "{name}");
+        assert_eq!(store.claim(&node(name), 1, at(5)).await.unwrap().leases, [], "{name}");
     }
     // It has spent nothing.
-    let again = store.claim(&node("n2"), 1, at(6)).await.unwrap().remove(0);
+    let again = store.claim(&node("n2"), 1, at(6)).await.unwrap().leases.remove(0);
     assert_eq!((again.session_id.clone(), again.attempt), (lease.session_id, 2));
     let done = report(&again, Outcome::Completed);
     assert_eq!(store.complete(&done, at(7)).await.unwrap(), ResultAck::Accepted);
@@ -448,7 +450,7 @@ async fn what_failed_where_it_is_given_back_pauses_before_it_is_tried_again(stor
 
 async fn cancelling_ends_what_is_queued_and_asks_for_the_rest(store: &dyn TaskStore) {
     store.submit(vec![task("t", json!({ "num_samples": 3 }))], at(0)).await.unwrap();
-    let leases = store.claim(&node("n1"), 2, at(0)).await.unwrap();
+    let leases = store.claim(&node("n1"), 2, at(0)).await.unwrap().leases;
     let id = "t".parse().unwrap();
     let asked = store.cancel(&id, at(1)).await.unwrap();
     assert_eq!(asked.status, TaskStatus::Running);
@@ -467,7 +469,7 @@ async fn cancelling_ends_what_is_queued_and_asks_for_the_rest(store: &dyn TaskSt
 
 async fn a_cancelled_session_is_not_tried_again(store: &dyn TaskStore) {
     store.submit(vec![task("t", json!({}))], at(0)).await.unwrap();
-    let lease = store.claim(&node("n1"), 1, at(0)).await.unwrap().remove(0);
+    let lease = store.claim(&node("n1"), 1, at(0)).await.unwrap().leases.remove(0);
     store.cancel(&"t".parse().unwrap(), at(1)).await.unwrap();
     store.complete(&report(&lease, failure(Side::Sandbox)), at(2)).await.unwrap();
     let session = store.session(&lease.session_id).await.unwrap();
@@ -476,10 +478,10 @@ async fn a_cancelled_session_is_not_tried_again(store: &dyn TaskStore) {
 
 async fn a_node_that_restarts_loses_what_it_held(store: &dyn TaskStore) {
     store.submit(vec![task("t", json!({ "num_samples": 2 }))], at(0)).await.unwrap();
-    let old = store.claim(&node("n1"), 1, at(0)).await.unwrap().remove(0);
-    let other = store.claim(&node("n2"), 1, at(0)).await.unwrap().remove(0);
+    let old = store.claim(&node("n1"), 1, at(0)).await.unwrap().leases.remove(0);
+    let other = store.claim(&node("n2"), 1, at(0)).await.unwrap().leases.remove(0);
     let anew = node_with("n1", "boot-2", &["local"]);
-    let new = store.claim(&anew, 1, at(1)).await.unwrap().remove(0);
+    let new = store.claim(&anew, 1, at(1)).await.unwrap().leases.remove(0);
     assert_eq!(new.session_id, old.session_id);
     assert!(new.epoch > old.epoch);
     let session = store.session(&old.session_id).await.unwrap();
@@ -496,7 +498,7 @@ async fn a_second_node_of_the_same_name_is_refused_while_the_first_is_heard_of(
 ) {
     store.submit(vec![task("t", json!({ "num_samples": 2 }))], at(0)).await.unwrap();
     let first = node("n1");
-    let held = store.claim(&first, 1, at(0)).await.unwrap().remove(0);
+    let held = store.claim(&first, 1, at(0)).await.unwrap().leases.remove(0);
     let second = NodeInfo {
         instance_id: "another folder".to_owned(),
         ..node_with("n1", "boot-2", &["local"])
@@ -519,15 +521,15 @@ async fn a_second_node_of_the_same_name_is_refused_while_the_first_is_heard_of(
     store.extend_leases(at(2 * ttl)).await.unwrap();
     store.claim(&second, 1, at(3 * ttl - 1)).await.unwrap_err();
     // Silent for a lease time, it has lost the name, and is refused itself from then on.
-    assert_eq!(store.claim(&second, 1, at(3 * ttl)).await.unwrap().len(), 1);
+    assert_eq!(store.claim(&second, 1, at(3 * ttl)).await.unwrap().leases.len(), 1);
     let refused = store.renew(&renewal(&first, &[&held], Stage::Run), at(3 * ttl)).await;
     assert!(matches!(refused, Err(StoreError::NameInUse { .. })), "{refused:?}");
 }
 
 async fn nodes_that_keep_no_instance_id_are_told_apart_by_their_boot_id(store: &dyn TaskStore) {
     let keeps_none = |boot| NodeInfo { instance_id: String::new(), ..node_with("n1", boot, &[]) };
-    store.claim(&keeps_none("boot-1"), 1, at(0)).await.unwrap();
-    store.claim(&keeps_none("boot-1"), 1, at(1)).await.unwrap();
+    store.claim(&keeps_none("boot-1"), 1, at(0)).await.unwrap().leases;
+    store.claim(&keeps_none("boot-1"), 1, at(1)).await.unwrap().leases;
     store.claim(&keeps_none("boot-2"), 1, at(1)).await.unwrap_err();
 }
 
@@ -538,7 +540,7 @@ async fn events_have_no_gaps_and_a_filter_moves_the_cursor(store: &dyn TaskStore
     assert_eq!(*signal.borrow_and_update(), 2);
     // A write that is refused leaves no hole.
     store.submit(vec![task("c", json!({})), task("a", json!({"priority": 1}))], at(0)).await.ok();
-    let lease = store.claim(&node("n1"), 1, at(0)).await.unwrap().remove(0);
+    let lease = store.claim(&node("n1"), 1, at(0)).await.unwrap().leases.remove(0);
     store.complete(&report(&lease, Outcome::Completed), at(1)).await.unwrap();
     let page = store.events(&all_events()).await.unwrap();
     let numbers: Vec<u64> = page.events.iter().map(|event| event.seq).collect();
@@ -561,7 +563,7 @@ async fn events_have_no_gaps_and_a_filter_moves_the_cursor(store: &dyn TaskStore
 async fn callbacks_stay_until_they_are_settled(store: &dyn TaskStore) {
     let told = json!({ "callback": { "url": "http://trainer/x", "secret": "s" } });
     store.submit(vec![task("t", told), task("quiet", json!({}))], at(0)).await.unwrap();
-    for lease in store.claim(&node("n1"), 2, at(0)).await.unwrap() {
+    for lease in store.claim(&node("n1"), 2, at(0)).await.unwrap().leases {
         store.complete(&report(&lease, Outcome::Completed), at(5)).await.unwrap();
     }
     assert!(store.due_callbacks(at(4), 9).await.unwrap().is_empty());
@@ -627,7 +629,7 @@ async fn what_is_not_there_is_said_so(store: &dyn TaskStore) {
     missing(store.session(&"nope".parse().unwrap()).await.map(drop));
     missing(store.settle_callback("nope", CallbackResult::Delivered).await);
     store.submit(vec![task("t", json!({}))], at(0)).await.unwrap();
-    let mut lease = store.claim(&node("n1"), 1, at(0)).await.unwrap().remove(0);
+    let mut lease = store.claim(&node("n1"), 1, at(0)).await.unwrap().leases.remove(0);
     lease.epoch.0 += 1;
     missing(store.complete(&report(&lease, Outcome::Completed), at(1)).await.map(drop));
     store.close().await;

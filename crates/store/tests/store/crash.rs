@@ -117,7 +117,7 @@ async fn work(store: Arc<SqliteStore>, name: String) {
         store.submit(vec![task(&id, json!({}))], at(0)).await.unwrap();
         acknowledge(&format!("submitted {id}"));
         // Takes whatever is oldest, also what an earlier child left.
-        for lease in store.claim(&node(&name), 1, at(1)).await.unwrap() {
+        for lease in store.claim(&node(&name), 1, at(1)).await.unwrap().leases {
             let done = report(&lease, Outcome::Completed);
             if store.complete(&done, at(2)).await.unwrap() == ResultAck::Accepted {
                 acknowledge(&format!("completed {} {}", lease.session_id, lease.epoch));

@@ -13,7 +13,7 @@ async fn everything_is_there_after_closing_and_opening() {
     let path = folder.path().join("new").join("polar.db");
     let store = SqliteStore::open(&path, LIMITS).await.unwrap();
     store.submit(vec![task("t", json!({ "num_samples": 2 }))], at(0)).await.unwrap();
-    let leases = store.claim(&node("n1"), 2, at(0)).await.unwrap();
+    let leases = store.claim(&node("n1"), 2, at(0)).await.unwrap().leases;
     store.complete(&report(&leases[0], Outcome::Completed), at(1)).await.unwrap();
     let before = store.sessions(&"t".parse().unwrap()).await.unwrap();
     store.close().await;
@@ -67,7 +67,7 @@ async fn promise_6_a_task_that_cannot_be_read_ends_and_does_not_block_the_queue(
     db.close().await.unwrap();
 
     let store = SqliteStore::open(&path, LIMITS).await.unwrap();
-    let leases = store.claim(&node("n1"), 9, at(1)).await.unwrap();
+    let leases = store.claim(&node("n1"), 9, at(1)).await.unwrap().leases;
     assert_eq!(leases.len(), 1);
     assert_eq!(leases[0].task.task_id.as_str(), "good");
     assert_eq!(store.task(&"bad".parse().unwrap()).await.unwrap().status, TaskStatus::Failed);
@@ -89,7 +89,7 @@ async fn many_writers_at_once_all_get_their_answer() {
     }
     let stored = writers.join_all().await.into_iter().filter(|stored| *stored).count();
     assert_eq!(stored, 100);
-    let leases = store.claim(&node("n1"), 1000, at(1)).await.unwrap();
+    let leases = store.claim(&node("n1"), 1000, at(1)).await.unwrap().leases;
     assert_eq!(leases.len(), 100);
 }
 

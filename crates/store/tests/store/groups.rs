@@ -54,7 +54,7 @@ async fn leased(store: &dyn TaskStore, ids: &[&str], fields: Value) -> BTreeMap<
     rest.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
     let tasks = ids.iter().map(|id| task(id, rest.clone())).collect();
     store.submit(tasks, at(0)).await.unwrap();
-    let leases = store.claim(&node("n1"), 1000, at(1)).await.unwrap();
+    let leases = store.claim(&node("n1"), 1000, at(1)).await.unwrap().leases;
     leases.into_iter().map(|lease| (lease.session_id.to_string(), lease)).collect()
 }
 
@@ -240,6 +240,8 @@ async fn what_runs_of_a_group_that_is_too_stale_is_ended(store: &dyn TaskStore) 
     let cancelled: Vec<_> = answer.cancelled.iter().map(|id| id.as_str()).collect();
     assert_eq!(cancelled, ["old-s1"]);
     store.complete(&report(&leases["old-s1"], Outcome::Cancelled), at(4)).await.unwrap();
+    let told = store.session(&"old-s1".parse().unwrap()).await.unwrap().reason_detail.unwrap();
+    assert!(told.contains("`max_staleness`"), "{told}");
     store.complete(&rewarded(&leases["new-s1"], 1.0, "3"), at(4)).await.unwrap();
     let batch = next(store, 0, ask).await.unwrap();
     assert_eq!((names(&batch), batch.left_out[&LeftOut::Stale]), (vec!["new"], 1));
@@ -254,23 +256,23 @@ async fn no_group_is_begun_beyond_the_most_ahead(store: &dyn TaskStore) {
     let state = store.queue(&Default::default()).await.unwrap();
     assert_eq!((state.ahead, state.running, state.max_ahead), (2, 4, Some(2)));
     end_both(store, &leases, "a").await;
-    assert!(store.claim(&node("n1"), 9, at(3)).await.unwrap().is_empty());
+    assert!(store.claim(&node("n1"), 9, at(3)).await.unwrap().leases.is_empty());
     let woken = store.signals().work();
     let before = *woken.borrow();
     assert_eq!(names(&next(store, 0, most).await.unwrap()), ["a"]);
     assert!(*woken.borrow() > before, "nodes are not told");
-    let next_one = store.claim(&node("n1"), 9, at(3)).await.unwrap();
+    let next_one = store.claim(&node("n1"), 9, at(3)).await.unwrap().leases;
     assert_eq!(next_one.len(), 2);
     assert_eq!(next_one[0].task.task_id.as_str(), "c");
     // Without a limit the rest may begin.
     assert_eq!(next(store, 1, json!({ "max_ahead": null })).await, None);
-    assert_eq!(store.claim(&node("n1"), 9, at(3)).await.unwrap().len(), 2);
+    assert_eq!(store.claim(&node("n1"), 9, at(3)).await.unwrap().leases.len(), 2);
 }
 
 async fn a_group_that_has_enough_is_stopped_early(store: &dyn TaskStore) {
     let stop = json!({ "num_samples": 5, "early_stop": { "usable": 2 }, "max_attempts": 1 });
     store.submit(vec![task("t", stop)], at(0)).await.unwrap();
-    let leases = store.claim(&node("n1"), 4, at(1)).await.unwrap();
+    let leases = store.claim(&node("n1"), 4, at(1)).await.unwrap().leases;
     store.complete(&rewarded(&leases[0], 1.0, "1"), at(2)).await.unwrap();
     store.complete(&report(&leases[1], failure(Side::Sandbox)), at(2)).await.unwrap();
     let untouched = store.session(&leases[2].session_id).await.unwrap();
@@ -278,9 +280,14 @@ async fn a_group_that_has_enough_is_stopped_early(store: &dyn TaskStore) {
     store.complete(&rewarded(&leases[2], 0.0, "1"), at(2)).await.unwrap();
     let queued = store.session(&"t-s4".parse().unwrap()).await.unwrap();
     assert_eq!(queued.status, SessionStatus::Cancelled);
+    assert!(queued.reason_detail.unwrap().contains("`early_stop.usable`"));
     let mut cancelled = report(&leases[3], Outcome::Cancelled);
     cancelled.tokens.sampled = 40;
     store.complete(&cancelled, at(3)).await.unwrap();
+    let told = store.session(&leases[3].session_id).await.unwrap().reason_detail.unwrap();
+    assert!(told.contains("`early_stop.usable`"), "{told}");
+    let whole = store.session(&leases[0].session_id).await.unwrap();
+    assert_eq!(whole.reason_detail, None);
     let ended = store.task(&"t".parse().unwrap()).await.unwrap();
     assert_eq!(ended.status, TaskStatus::Completed);
     let batch = next(store, 0, json!({ "min_usable": 2 })).await.unwrap();

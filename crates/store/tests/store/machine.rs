@@ -6,7 +6,8 @@ use polar_store::{
     CallbackResult, EventQuery, MemoryStore, SqliteStore, StoreError, TaskQuery, TaskStore,
 };
 use polar_types::{
-    BatchRequest, EqualRewards, ErrorClass, Lease, Outcome, SessionId, Side, Stage, TaskId,
+    BatchRequest, EqualRewards, ErrorClass, Lease, NodeRoom, Outcome, SessionId, Side, Stage,
+    TaskId,
 };
 use proptest::prelude::*;
 use serde_json::json;
@@ -164,7 +165,7 @@ impl Pair {
             Step::Claim { node, boot, free } => {
                 let info = node_of(node, boot);
                 let leases = both!(self, store => store.claim(&info, u32::from(free), now));
-                history.leases.extend(leases.unwrap_or_default());
+                history.leases.extend(leases.unwrap_or_default().leases);
             }
             Step::Renew { node, boot, leases, stage } => {
                 let picked: Vec<&Lease> = leases.iter().filter_map(|i| history.pick(i)).collect();
@@ -264,7 +265,10 @@ fn new_task(id: u8, body: u8) -> polar_store::NewTask {
         1 => json!({ "priority": 3, "weight": 2, "callback": "http://trainer/x" }),
         2 => json!({ "runtime": "docker", "max_attempts": 1 }),
         3 => json!({ "num_samples": 3, "early_stop": { "usable": 1 }, "max_attempts": 1 }),
-        _ => json!({ "num_samples": 3, "max_attempts": 2, "callback": "http://trainer/y" }),
+        _ => json!({
+            "num_samples": 3, "max_attempts": 2, "callback": "http://trainer/y",
+            "runtime": { "type": "local", "memory_mb": 600 },
+        }),
     };
     task(&format!("t{id}"), fields)
 }
@@ -272,6 +276,9 @@ fn new_task(id: u8, body: u8) -> polar_store::NewTask {
 fn node_of(node: u8, boot: u8) -> polar_types::NodeInfo {
     let runtimes: &[&str] = if node == 0 { &["local"] } else { &["local", "docker"] };
     let mut info = node_with(&format!("n{node}"), &format!("boot-{boot}"), runtimes);
+    // Never for one of these, and for one of them at a time.
+    let memory_mb = Some(if node == 0 { 500 } else { 1000 });
+    info.room = NodeRoom { memory_mb, free_memory_mb: memory_mb, ..NodeRoom::default() };
     if boot == RIVAL {
         info.instance_id = "another folder".to_owned();
     }

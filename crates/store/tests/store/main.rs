@@ -34,5 +34,6 @@ mod file;
 mod groups;
 mod machine;
 mod regrades;
+mod room;
 mod samples;
 mod weights;

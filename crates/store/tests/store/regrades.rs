@@ -1,10 +1,12 @@
 //! Stored work that is graded again.
 
-use crate::samples::{at, failure, new_regrade, node, regrade_report, release, report, task};
+use crate::samples::{
+    at, failure, new_regrade, node, regrade_report, release, renewal, report, task,
+};
 use polar_store::{EventQuery, StoreError, TaskStore};
 use polar_types::{
     Artifact, Event, EventKind, Lease, Outcome, ResultAck, SessionInfo, SessionReport,
-    SessionStatus, Side, TaskStatus,
+    SessionStatus, Side, Stage, TaskStatus,
 };
 use serde_json::json;
 
@@ -15,6 +17,7 @@ on_every_store!(
     a_task_neither_waits_for_a_regrade_nor_shows_it,
     what_is_being_regraded_is_left_at_that,
     what_has_not_ended_cannot_be_regraded,
+    promise_6_cancelling_a_task_ends_its_regrades,
 );
 
 fn artifact(name: &str, sha256: &str) -> Artifact {
@@ -25,7 +28,7 @@ async fn ended(store: &dyn TaskStore, samples: u32) -> Vec<SessionReport> {
     let new = task("t", json!({ "num_samples": samples, "callback": "http://trainer/x" }));
     store.submit(vec![new], at(0)).await.unwrap();
     let mut reports = Vec::new();
-    for lease in store.claim(&node("n1"), samples, at(0)).await.unwrap() {
+    for lease in store.claim(&node("n1"), samples, at(0)).await.unwrap().leases {
         let mut done = report(&lease, Outcome::TimedOut);
         done.reward = Some(0.25);
         done.artifacts = vec![artifact("trajectory.json", "old"), artifact("work.tar", "work")];
@@ -41,7 +44,7 @@ async fn session(store: &dyn TaskStore) -> SessionInfo {
 
 async fn regrade(store: &dyn TaskStore, now: i64) -> Lease {
     store.regrade(vec![new_regrade("t-s0", "new")], at(now)).await.unwrap();
-    store.claim(&node("n1"), 9, at(now)).await.unwrap().remove(0)
+    store.claim(&node("n1"), 9, at(now)).await.unwrap().leases.remove(0)
 }
 
 async fn events(store: &dyn TaskStore, kinds: &[EventKind]) -> Vec<Event> {
@@ -95,6 +98,34 @@ async fn promise_5_a_regrade_makes_one_new_revision_and_one_event(store: &dyn Ta
     assert_eq!(revisions, [1, 2, 3]);
 }
 
+async fn promise_6_cancelling_a_task_ends_its_regrades(store: &dyn TaskStore) {
+    ended(store, 2).await;
+    let id = "t".parse().unwrap();
+    let before = session(store).await;
+    let lease = regrade(store, 10).await;
+    store.regrade(vec![new_regrade("t-s1", "new")], at(11)).await.unwrap();
+    let told = store.cancel(&id, at(12)).await.unwrap();
+    assert_eq!(told.status, TaskStatus::Completed, "it has ended as it did");
+    // One that waits ends at once, the node of the other is told.
+    let waited = store.session(&"t-s1".parse().unwrap()).await.unwrap().regrade.unwrap();
+    assert_eq!(waited.status, SessionStatus::Cancelled);
+    assert_eq!(waited.error.as_deref(), Some("it was cancelled"));
+    let answer = store.renew(&renewal(&node("n1"), &[&lease], Stage::Grade), at(13)).await.unwrap();
+    assert_eq!(answer.cancelled, [lease.session_id.clone()]);
+    let mut done = regrade_report(&lease, None);
+    done.outcome = Outcome::Cancelled;
+    store.complete(&done, at(14)).await.unwrap();
+    let now = session(store).await;
+    assert_eq!(now.regrade.as_ref().unwrap().status, SessionStatus::Cancelled);
+    assert_eq!((now.reward, now.revision), (before.reward, 1));
+    assert_eq!(events(store, &[EventKind::SessionRegradeFailed]).await.len(), 2);
+    assert!(store.claim(&node("n1"), 9, at(15)).await.unwrap().leases.is_empty());
+    // What is asked for later is done.
+    let lease = regrade(store, 20).await;
+    store.complete(&regrade_report(&lease, Some(1.0)), at(21)).await.unwrap();
+    assert_eq!(session(store).await.reward, Some(1.0));
+}
+
 async fn a_regrade_that_comes_to_nothing_changes_nothing(store: &dyn TaskStore) {
     ended(store, 1).await;
     let before = session(store).await;
@@ -136,12 +167,12 @@ async fn promise_5_a_regrade_has_one_holder_and_is_tried_again_when_it_is_lost(
     let old = regrade(store, 10).await;
     let expired = store.expire(at(100)).await.unwrap();
     assert_eq!(expired.requeued, std::slice::from_ref(&old.session_id));
-    let new = store.claim(&node("n2"), 1, at(100)).await.unwrap().remove(0);
+    let new = store.claim(&node("n2"), 1, at(100)).await.unwrap().leases.remove(0);
     assert_eq!((new.attempt, &new.regrade), (2, &old.regrade));
     let late = regrade_report(&old, Some(0.0));
     assert_eq!(store.complete(&late, at(101)).await.unwrap(), ResultAck::Stale);
     store.release(&release(&node("n2"), &new), at(102)).await.unwrap();
-    let last = store.claim(&node("n1"), 1, at(103)).await.unwrap().remove(0);
+    let last = store.claim(&node("n1"), 1, at(103)).await.unwrap().leases.remove(0);
     store.complete(&regrade_report(&last, Some(1.0)), at(104)).await.unwrap();
     assert_eq!(session(store).await.reward, Some(1.0));
     // Nothing of that is told as a session's.
@@ -176,7 +207,7 @@ async fn what_is_being_regraded_is_left_at_that(store: &dyn TaskStore) {
     assert_eq!(store.regrade(again.clone(), at(11)).await.unwrap(), first);
     let other = store.regrade(vec![new_regrade("t-s0", "other")], at(11)).await;
     assert!(matches!(other, Err(StoreError::Conflict(_))), "{other:?}");
-    assert_eq!(store.claim(&node("n1"), 9, at(12)).await.unwrap().len(), 1);
+    assert_eq!(store.claim(&node("n1"), 9, at(12)).await.unwrap().leases.len(), 1);
 }
 
 async fn what_has_not_ended_cannot_be_regraded(store: &dyn TaskStore) {

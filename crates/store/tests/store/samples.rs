@@ -3,7 +3,7 @@
 use jiff::{SignedDuration, Timestamp};
 use polar_store::{Limits, NewRegrade, NewTask};
 use polar_types::{
-    ErrorClass, Known, Lease, NodeInfo, Outcome, ReleaseItem, ReleaseRequest, RenewItem,
+    ErrorClass, Known, Lease, NodeInfo, NodeRoom, Outcome, ReleaseItem, ReleaseRequest, RenewItem,
     RenewRequest, SessionReport, Side, Slots, Stage, StageTimes, TaskRequest, TokenCounts,
 };
 use serde_json::{Value, json};
@@ -53,6 +53,7 @@ pub(crate) fn node_with(name: &str, boot: &str, runtimes: &[&str]) -> NodeInfo {
         slots: Slots::default(),
         runtimes: runtimes.iter().map(|r| (*r).to_owned()).collect(),
         offers: Vec::new(),
+        room: NodeRoom::default(),
         engine: "simulator".to_owned(),
         held: BTreeMap::new(),
         troubles: Vec::new(),
@@ -90,6 +91,7 @@ pub(crate) fn report(lease: &Lease, outcome: Outcome) -> SessionReport {
         reason: None,
         reason_detail: None,
         hack_labels: Vec::new(),
+        network: Default::default(),
         exit_code: Some(0),
         calls: 3,
         traces: 1,
