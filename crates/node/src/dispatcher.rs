@@ -338,13 +338,13 @@ impl Dispatcher {
             node_id: self.info.node_id.clone(),
             brake: self.brake.clone(),
             ends: self.ends.clone(),
-            room: self.runner.reserve(&lease),
         };
+        let room = self.runner.reserve(&lease);
         let stages = tell_stages(progress.clone(), self.stages.clone());
         self.held.insert(key.clone(), Held { control, progress, goes_back: false });
         self.tasks.spawn(async move {
             tokio::select! {
-                left = holder.hold(lease, orders, sender) => (key, left),
+                left = holder.hold(lease, room, orders, sender) => (key, left),
                 never = stages => match never {},
             }
         });

@@ -46,14 +46,14 @@ pub(crate) struct Holder {
     pub(crate) node_id: NodeId,
     pub(crate) brake: Arc<Brake>,
     pub(crate) ends: Arc<Ends>,
-    /// The session's, since it came.
-    pub(crate) room: Reservation,
 }
 
 impl Holder {
+    /// In the room that the session has, or waits for, since it came.
     pub(crate) async fn hold(
         self,
         lease: Lease,
+        room: Reservation,
         control: watch::Receiver<Control>,
         progress: watch::Sender<Progress>,
     ) -> Left {
@@ -69,7 +69,6 @@ impl Holder {
             }
         };
         let progress = Arc::new(progress);
-        let room = self.room;
         let attempt = {
             let (runner, lease, folder) = (self.runner.clone(), lease.clone(), folder.clone());
             let (progress, courier, node_id) =

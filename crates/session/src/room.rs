@@ -336,7 +336,7 @@ mod tests {
         let mut reservation = room(1000).reserve(&runtime(1001, 0));
         let Err(Stop::Ended(outcome)) = reservation.granted(|_| {}).await else { panic!("in") };
         let detail = outcome.detail().unwrap();
-        assert!(detail.contains("runtime.memory_mb") && !outcome.is_retryable(), "{detail}");
+        assert!(detail.contains("runtime.memory_mb: its sandboxes may take 1000 MiB"), "{detail}");
     }
 
     #[tokio::test(start_paused = true)]
@@ -363,7 +363,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_is_kept_warm_counts_and_makes_way() {
         let room = room(1000);
-        let warm: Vec<_> = std::iter::from_fn(|| room.keep_warm(memory(400))).collect();
+        let warm: Vec<_> = std::iter::from_fn(|| room.keep_warm(memory(400))).take(9).collect();
         assert_eq!(warm.len(), 2);
         assert!(!room.is_over());
         assert_eq!(room.now().free_memory_mb, Some(1000));

@@ -103,7 +103,7 @@ async fn warm(
     let turn = async {
         proxy.called().await;
         let slot = pools.warm().await?;
-        Ok(Place { _slot: slot, _room: room.spare(footprint).await })
+        Ok::<_, Stop>(Place { _slot: slot, _room: room.spare(footprint).await })
     };
     let place = maker
         .unless_stopped(async {

@@ -2,7 +2,7 @@
 
 use crate::ground::{Ground, appears, within};
 use polar_session::Control;
-use polar_types::{Outcome, SandboxStart, Slots, Stage};
+use polar_types::{EndReason, Outcome, SandboxStart, Slots, Stage};
 use serde_json::{Value, json};
 
 const SLOTS: Slots = Slots { prepare: 4, ready: 4, run: 4, grade: 4, warm: 4 };
@@ -36,7 +36,7 @@ async fn a_session_begins_when_its_sandbox_fits_beside_the_others_in_the_order_t
     large.reaches(Stage::Prepare, "room on the node: 900 MiB of memory").await;
     small.reaches(Stage::Prepare, "behind others").await;
     // What asks for nothing passes.
-    let mut plain = task(1, "true");
+    let mut plain = task(16, "true");
     plain["runtime"].as_object_mut().unwrap().remove("memory_mb");
     assert_eq!(ground.run(plain).await.0.reward, Some(1.0));
     assert_eq!(ground.runner.room().free_memory_mb, Some(0));
@@ -71,7 +71,7 @@ async fn a_session_that_can_never_fit_fails_with_the_field() {
     let (report, _) = ground.run(task(1001, "true")).await;
     let Outcome::Failed { message, .. } = &report.outcome else { panic!("{report:?}") };
     assert!(message.contains("runtime.memory_mb: its sandboxes may take 1000 MiB"), "{message}");
-    assert!(!report.outcome.is_retryable());
+    assert_eq!(report.reason, Some(EndReason::SetupFailed));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -159,8 +159,9 @@ impl State {
         let mut room = node.room;
         while claimed.leases.len() < free as usize {
             let Some(id) = self.next_in_turn(node, now) else { break };
-            let task = &self.find_task(&self.find_session(&id)?.task)?.spec;
-            let footprint = Footprint::of(&task.runtime);
+            let row =
+                self.sessions.get(&id).ok_or_else(|| StoreError::not_found("session", &id))?;
+            let footprint = Footprint::of(&self.find_task(&row.task)?.spec.runtime);
             if !room.fits(footprint) {
                 claimed.lacks_room = true;
                 break;

@@ -28,7 +28,7 @@ async fn a_node_gets_what_it_has_room_for_and_nothing_overtakes_what_waits(store
     let tasks = vec![
         task("small", json!({ "priority": 2, "runtime": limited(300) })),
         task("large", json!({ "priority": 1, "runtime": limited(800) })),
-        task("tiny", json!({ "num_samples": 3, "runtime": limited(1) })),
+        task("tiny", json!({ "num_samples": 3, "runtime": limited(16) })),
     ];
     store.submit(tasks, at(0)).await.unwrap();
     let claimed = store.claim(&with_memory("n1", 1000, 1000), 9, at(1)).await.unwrap();
@@ -36,7 +36,7 @@ async fn a_node_gets_what_it_has_room_for_and_nothing_overtakes_what_waits(store
     // However often it asks, the large one is next, on the first node that has the room.
     let claimed = store.claim(&with_memory("n1", 700, 1000), 9, at(2)).await.unwrap();
     assert_eq!((names(&claimed), claimed.lacks_room), (vec![], true));
-    let claimed = store.claim(&with_memory("n2", 802, 1000), 9, at(3)).await.unwrap();
+    let claimed = store.claim(&with_memory("n2", 832, 1000), 9, at(3)).await.unwrap();
     assert_eq!(
         (names(&claimed), claimed.lacks_room),
         (vec!["large-s0", "tiny-s0", "tiny-s1"], true)
@@ -48,7 +48,7 @@ async fn a_node_gets_what_it_has_room_for_and_nothing_overtakes_what_waits(store
 async fn a_session_that_fits_nowhere_is_handed_to_nobody(store: &dyn TaskStore) {
     let tasks = vec![
         task("large", json!({ "priority": 1, "runtime": limited(1001) })),
-        task("small", json!({ "runtime": limited(1) })),
+        task("small", json!({ "runtime": limited(16) })),
     ];
     store.submit(tasks, at(0)).await.unwrap();
     // It holds up nobody where it could never run.
@@ -62,5 +62,5 @@ async fn what_asks_for_nothing_waits_for_no_room(store: &dyn TaskStore) {
     assert_eq!((names(&claimed), claimed.lacks_room), (vec!["plain-s0"], false));
     // Nodes of older versions do not say what they have.
     store.submit(vec![task("large", json!({ "runtime": limited(9999) }))], at(2)).await.unwrap();
-    assert_eq!(names(&store.claim(&node("n2"), 9, at(3)).await.unwrap()), ["plain-s1", "large-s0"]);
+    assert_eq!(names(&store.claim(&node("n2"), 9, at(3)).await.unwrap()), ["large-s0", "plain-s1"]);
 }
