@@ -4,8 +4,9 @@ use crate::args::{LogName, ServerAddress};
 use crate::token;
 use anyhow::{Context, Result, bail};
 use polar_types::{
-    EventPage, NodeList, RegradeList, SessionInfo, SessionList, TaskInfo, TaskPage, Trajectory,
-    WeightUpdate, WeightUpdateList, WeightUpdateRequest,
+    EngineList, EngineRequest, EventPage, NodeEngines, NodeList, RegradeList, SessionInfo,
+    SessionList, TaskInfo, TaskPage, Trajectory, WeightUpdate, WeightUpdateList,
+    WeightUpdateRequest,
 };
 use reqwest::{Client, Method, RequestBuilder, Response, StatusCode};
 use serde::de::DeserializeOwned;
@@ -20,6 +21,10 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How long a body may take that can be larger than memory.
 const LONGEST_READING: Duration = Duration::from_secs(24 * 3600);
+
+/// How long an engine may take to be checked and to get the weights that all have. Above the
+/// server's own limit.
+const LONGEST_ENGINE_CHANGE: Duration = Duration::from_secs(330);
 
 /// The pauses between tries while it is.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
@@ -82,6 +87,16 @@ impl Api {
 
     pub(crate) async fn weights(&self) -> Result<WeightUpdateList> {
         self.json(self.request(Method::GET, "/api/weights")).await
+    }
+
+    pub(crate) async fn engines(&self) -> Result<EngineList> {
+        self.json(self.request(Method::GET, "/api/engines")).await
+    }
+
+    /// The answer comes when the node has done it.
+    pub(crate) async fn change_engine(&self, change: &EngineRequest) -> Result<NodeEngines> {
+        let request = self.request(Method::POST, "/api/engines").timeout(LONGEST_ENGINE_CHANGE);
+        self.json(request.json(change)).await
     }
 
     /// Waits so many seconds for every engine to be through with it.

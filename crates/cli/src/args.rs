@@ -1,6 +1,7 @@
 //! What the user can type. Close to the words of the command line; no IO here.
 
 mod checks;
+mod engines;
 mod export;
 mod harness;
 mod stages;
@@ -8,6 +9,10 @@ mod tasks;
 mod weights;
 
 pub(crate) use checks::{Drift, Regrade, Verify};
+pub(crate) use engines::{
+    EngineArgs, EngineChange, EngineKindArg, EngineOf, EngineSettings, EngineWeigh, Engines,
+    EnginesArgs, WeightedAddress,
+};
 pub(crate) use export::{Export, ExportFormat};
 pub(crate) use harness::{Harness, HarnessCheck};
 pub(crate) use stages::StageArgs;
@@ -17,7 +22,6 @@ pub(crate) use weights::{Weights, WeightsPush, WeightsStatus};
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, CommandFactory as _, FromArgMatches as _};
 use clap::{Parser, Subcommand, ValueEnum};
-use polar_engine::{ParserChoice, ReasoningFormat, ToolFormat};
 use polar_sandbox::AllowedMount;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
@@ -94,6 +98,8 @@ pub(crate) enum Command {
     /// Give all engines new weights while agents run, or show which they have.
     #[command(subcommand)]
     Weights(Weights),
+    /// Show the engines of nodes, or add, drain, remove and weigh them while agents run.
+    Engines(Engines),
     /// Make Polar tasks of tasks in another form: Harbor, SWE-bench, lines of JSON.
     #[command(subcommand)]
     Tasks(Tasks),
@@ -118,62 +124,6 @@ pub(crate) struct ServerAddress {
     /// found in `~/.local/state/polar/token`, where such servers keep it.
     #[arg(long, env = "POLAR_TOKEN", hide_env_values = true, value_name = "TOKEN")]
     pub(crate) token: Option<String>,
-}
-
-/// The engine behind a gateway.
-#[derive(Debug, Clone, Args)]
-pub(crate) struct EngineArgs {
-    /// Inference server, as `host:port` or a URL.
-    #[arg(
-        long = "engine",
-        visible_alias = "inference-server",
-        alias = "inference_server",
-        env = "POLAR_ENGINE",
-        value_name = "ADDRESS",
-        value_parser = checks::address
-    )]
-    pub(crate) engine: Option<String>,
-
-    /// Kind of the inference server; found out when not given.
-    #[arg(long, value_enum, value_name = "KIND")]
-    pub(crate) engine_kind: Option<EngineKindArg>,
-
-    /// Model to ask the engine for; its only one when not given.
-    #[arg(long, value_name = "NAME")]
-    pub(crate) engine_model: Option<String>,
-
-    /// API key for the engine.
-    #[arg(long, env = "POLAR_ENGINE_API_KEY", hide_env_values = true, value_name = "KEY")]
-    pub(crate) engine_api_key: Option<String>,
-
-    /// Parse tool calls in Polar, out of the engine's raw text: the name of a parser as in vLLM and
-    /// SGLang, or `auto` for the one of the model's chat template.
-    #[arg(long, env = "POLAR_TOOL_PARSER", value_name = "NAME")]
-    pub(crate) tool_parser: Option<ParserChoice<ToolFormat>>,
-
-    /// Parse reasoning in Polar, out of the engine's raw text: the name of a parser, or `auto`.
-    #[arg(long, env = "POLAR_REASONING_PARSER", value_name = "NAME")]
-    pub(crate) reasoning_parser: Option<ParserChoice<ReasoningFormat>>,
-
-    /// Make prompts in Polar and give the engine ids, so that every turn goes on from exactly what
-    /// was sampled. Needs the model's files: see --model-files.
-    #[arg(long, env = "POLAR_TOKEN_MODE")]
-    pub(crate) token_mode: bool,
-
-    /// Folder with the model's tokenizer.json and chat template, for --token-mode, which this switches
-    /// on; where the engine has its model from when not given, if that is on this machine.
-    #[arg(long, env = "POLAR_MODEL_FILES", value_name = "FOLDER")]
-    pub(crate) model_files: Option<PathBuf>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum EngineKindArg {
-    Vllm,
-    Sglang,
-    #[value(name = "llamacpp", alias = "llama-cpp")]
-    LlamaCpp,
-    #[value(name = "tensorrt-llm", aliases = ["tensorrt_llm", "trtllm"])]
-    TensorRtLlm,
 }
 
 /// What a node needs beside its engine.
@@ -278,7 +228,7 @@ pub(crate) struct Run {
     pub(crate) token: Option<String>,
 
     #[command(flatten)]
-    pub(crate) engine: EngineArgs,
+    pub(crate) engine: EnginesArgs,
 
     #[command(flatten)]
     pub(crate) node: NodeArgs,
@@ -291,12 +241,12 @@ pub(crate) struct Run {
 impl Run {
     /// Leaves either a server or an engine: one that was typed wins over the environment.
     fn settle_place(&mut self, found: &ArgMatches) -> Result<(), &'static str> {
-        if self.server.is_none() || self.engine.engine.is_none() {
+        if self.server.is_none() || self.engine.engine.is_empty() {
             return Ok(());
         }
         let is_typed = |id| found.value_source(id) == Some(ValueSource::CommandLine);
         match (is_typed("server"), is_typed("engine")) {
-            (true, false) => self.engine.engine = None,
+            (true, false) => self.engine.engine.clear(),
             (false, true) => self.server = None,
             (true, true) => {
                 return Err("--server sends the task to a running server and --engine runs it \
@@ -340,7 +290,7 @@ pub(crate) struct Up {
     pub(crate) grace_seconds: u32,
 
     #[command(flatten)]
-    pub(crate) engine: EngineArgs,
+    pub(crate) engine: EnginesArgs,
 
     #[command(flatten)]
     pub(crate) node: NodeArgs,
@@ -435,7 +385,7 @@ pub(crate) struct GatewayNode {
     pub(crate) grace_seconds: u32,
 
     #[command(flatten)]
-    pub(crate) engine: EngineArgs,
+    pub(crate) engine: EnginesArgs,
 }
 
 #[derive(Debug, Args)]

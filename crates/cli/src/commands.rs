@@ -2,6 +2,7 @@
 
 pub(crate) mod doctor;
 pub(crate) mod drift;
+pub(crate) mod engines;
 pub(crate) mod export;
 pub(crate) mod follow;
 pub(crate) mod harness;

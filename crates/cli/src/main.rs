@@ -7,6 +7,7 @@ mod args;
 mod commands;
 mod detokenizer;
 mod display;
+mod engines;
 mod evidence;
 mod interrupt;
 mod paths;
@@ -53,6 +54,7 @@ async fn run(command: Command) -> Result<()> {
         Command::RolloutServer(args) => commands::serve::rollout_server(args).await,
         Command::Gateway(args) => commands::serve::gateway(args).await,
         Command::Status(args) => commands::status::status(args).await,
+        Command::Engines(args) => commands::engines::engines(args).await,
         Command::Weights(args) => commands::weights::weights(args).await,
         Command::Cancel(args) => commands::status::cancel(args).await,
         Command::Regrade(args) => commands::regrade::regrade(args).await,

@@ -1,15 +1,11 @@
 //! Wiring: from what the user said to running parts.
 
-use crate::api::base_url;
-use crate::args::{EngineArgs, EngineKindArg, Isolation, NodeArgs, StageArgs};
+use crate::args::{Isolation, NodeArgs, StageArgs};
+use crate::engines::NodeEngines;
 use crate::interrupt::{Interrupted, Interrupts};
 use crate::paths;
 use crate::token::{self, Token};
 use anyhow::{Context, Result, bail};
-use polar_engine::{
-    Engine, EngineKind, EngineOptions, ModelFiles, Outcome, ParserOptions, ProbeError, ProbeReport,
-    TokenModeOptions,
-};
 use polar_gateway::GatewayConfig;
 use polar_node::{Node, NodeConfig, NodeError, ServerAddress};
 use polar_sandbox::{
@@ -23,7 +19,7 @@ use std::io::{ErrorKind, Write as _};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Bytes kept of each output of a command.
 const OUTPUT_LIMIT: u64 = 16 << 20;
@@ -52,7 +48,7 @@ pub(crate) struct Stack {
 }
 
 impl Stack {
-    pub(crate) async fn start(config: StackConfig, engine: Arc<dyn Engine>) -> Result<Self> {
+    pub(crate) async fn start(config: StackConfig, engines: NodeEngines) -> Result<Self> {
         let mut server = server_config(config.api, &config.state, &config.token);
         server.upload_folders = config.upload_folders;
         paths::make_private(&server.data)?;
@@ -68,7 +64,7 @@ impl Stack {
             stages: config.node.stages,
             isolation: config.node.local_isolation,
             allow_mounts: config.node.allow_mounts,
-            engine,
+            engines,
         })
         .await?;
         let proxy = node.gateway_listen;
@@ -118,11 +114,11 @@ impl Stack {
 /// ends: on a signal, or an error, with running sessions ended at once.
 pub(crate) async fn with_stack<T>(
     config: StackConfig,
-    engine: Arc<dyn Engine>,
+    engines: NodeEngines,
     interrupts: &mut Interrupts,
     work: impl AsyncFnOnce(&Stack) -> Result<T>,
 ) -> Result<T> {
-    let stack = Stack::start(config, engine).await?;
+    let stack = Stack::start(config, engines).await?;
     let done = interrupts
         .unless(async {
             tokio::select! {
@@ -240,7 +236,7 @@ pub(crate) struct NodeSettings {
     pub(crate) isolation: Isolation,
     /// What tasks may have shown of this machine.
     pub(crate) allow_mounts: Vec<AllowedMount>,
-    pub(crate) engine: Arc<dyn Engine>,
+    pub(crate) engines: NodeEngines,
 }
 
 pub(crate) async fn node_config(settings: NodeSettings) -> Result<NodeConfig> {
@@ -263,7 +259,8 @@ pub(crate) async fn node_config(settings: NodeSettings) -> Result<NodeConfig> {
         control_listen,
         control_token,
         gateway: GatewayConfig::default(),
-        engine: settings.engine,
+        engines: settings.engines.engines,
+        engine_options: settings.engines.options,
         providers,
         keep_free_mb: settings.stages.keep_free_mb,
         sandbox_memory_mb: settings.stages.sandbox_memory_mb,
@@ -349,79 +346,4 @@ pub(crate) async fn bubblewrap_problem() -> Result<Option<String>> {
     let folder = tempfile::tempdir()?;
     let provider = LocalProvider::new(LocalConfig::new("probe", folder.path()))?;
     Ok(provider.check().await.err().map(|error| error.to_string()))
-}
-
-/// How long an engine may say that it is not ready, as while it loads its model.
-const ENGINE_START: Duration = Duration::from_secs(300);
-const ENGINE_PAUSE: Duration = Duration::from_secs(2);
-
-/// Connects to the engine and checks that it gives exact ids and logprobs. One that is
-/// there but still starts is waited for.
-pub(crate) async fn connect_engine(args: &EngineArgs) -> Result<Arc<dyn Engine>> {
-    let started = Instant::now();
-    let mut is_told = false;
-    loop {
-        let error = match probe_engine(args).await {
-            Ok((engine, report)) => {
-                if report.checks.iter().any(|check| check.outcome == Outcome::Warning) {
-                    say(&report.to_string());
-                }
-                return Ok(engine);
-            }
-            Err(error) => error,
-        };
-        if !is_starting(&error) || started.elapsed() > ENGINE_START {
-            return Err(error);
-        }
-        if !is_told {
-            say(&format!(
-                "the engine at {} is not ready (HTTP 503); waiting for it for up to {} s",
-                args.engine.as_deref().map(base_url).unwrap_or_default(),
-                ENGINE_START.as_secs()
-            ));
-            is_told = true;
-        }
-        tokio::time::sleep(ENGINE_PAUSE).await;
-    }
-}
-
-fn is_starting(error: &anyhow::Error) -> bool {
-    let refused = error.downcast_ref::<ProbeError>();
-    matches!(refused, Some(ProbeError::Engine(said)) if said.status == Some(503))
-}
-
-/// How token mode is wanted, if it is.
-fn token_mode(args: &EngineArgs) -> Result<Option<TokenModeOptions>> {
-    let folder = args.model_files.as_deref();
-    let files = folder.map(ModelFiles::read).transpose().context("--model-files")?;
-    Ok((args.token_mode || files.is_some()).then_some(TokenModeOptions { files }))
-}
-
-/// The same with all that was checked.
-pub(crate) async fn probe_engine(args: &EngineArgs) -> Result<(Arc<dyn Engine>, ProbeReport)> {
-    let Some(address) = &args.engine else {
-        bail!(
-            "which inference engine? Give its address with --engine host:port, or try \
-             `polar simulate-engine`"
-        );
-    };
-    let options = EngineOptions {
-        kind: args.engine_kind.map(|kind| match kind {
-            EngineKindArg::Vllm => EngineKind::Vllm,
-            EngineKindArg::Sglang => EngineKind::Sglang,
-            EngineKindArg::LlamaCpp => EngineKind::LlamaCpp,
-            EngineKindArg::TensorRtLlm => EngineKind::TensorRtLlm,
-        }),
-        model: args.engine_model.clone(),
-        api_key: args.engine_api_key.clone(),
-        parsers: ParserOptions { tools: args.tool_parser, reasoning: args.reasoning_parser },
-        token_mode: token_mode(args)?,
-        ..EngineOptions::default()
-    };
-    let address = base_url(address);
-    polar_engine::probe(&address, options).await.map_err(|error| {
-        let is_named = error.to_string().contains(&address);
-        let error = anyhow::Error::new(error);
-        if is_named { error } else { error.context(format!("the engine at {address}")) }
-    })
 }

@@ -2,6 +2,7 @@
 
 use crate::bodies::Held;
 use crate::outage::Patience;
+use crate::pool::Left;
 use crate::prompt::Prompt;
 use jiff::Timestamp;
 use polar_convo::{
@@ -18,6 +19,10 @@ use std::time::Instant;
 
 /// Where the record of a call says that it had to wait for its engine.
 pub const ENGINE_OUTAGE: &str = "engine_outage";
+/// Where it says which engine it was asked of, on a node that has or had several.
+pub const ENGINE: &str = "engine";
+/// Where it says which engines its session left for it, and why.
+pub const ENGINE_MOVES: &str = "engine_moves";
 
 /// Everything known of a call that has not ended.
 pub(crate) struct OpenCall {
@@ -135,6 +140,21 @@ impl OpenCall {
             && pictures.is_empty()
         {
             self.prompt_ids = Some(plan.ids.clone());
+        }
+    }
+
+    /// Notes which engine it is asked of.
+    pub(crate) fn asked_of(&mut self, engine: &EngineInfo) {
+        self.context_window = engine.context_window;
+        self.logprob_mode.clone_from(&engine.logprob_mode);
+        self.extra.insert(ENGINE.to_owned(), engine.url.as_str().into());
+    }
+
+    /// Notes that its session left an engine.
+    pub(crate) fn moved(&mut self, left: &Left) {
+        let moves = self.extra.entry(ENGINE_MOVES).or_insert_with(|| json!([]));
+        if let Some(moves) = moves.as_array_mut() {
+            moves.push(json!({"from": left.url, "why": left.why}));
         }
     }
 

@@ -3,26 +3,24 @@
 use crate::auth::{Addressed, header_secret, query_secret, split_path};
 use crate::call::OpenCall;
 use crate::google::{GoogleAddress, GoogleMethod};
-use crate::outage::{EngineWatch, Patience};
-use crate::prompt::Prompt;
-use crate::reply::{Answered, Driver, Step, StreamBody, UnaryBody, engine_failure};
-use crate::session::{Session, SharedCall, lock};
+use crate::outage::Patience;
+use crate::reply::{Answered, Driver, Step, StreamBody, UnaryBody};
+use crate::session::{Session, lock};
+use crate::start::Start;
 use crate::{Gateway, pages};
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{
     HeaderName, HeaderValue, Method, Request as HttpRequest, Response, StatusCode, header,
 };
-use futures_util::StreamExt;
 use jiff::Timestamp;
 use polar_convo::{
     ApiError, Dialect, GoogleFraming, Reply, ReplyHead, SampledToken, StreamEncoder, apply_pins,
     chat_messages, chat_tools, error_response, unary_body,
 };
-use polar_engine::{Engine, EngineError, EngineStream, GenerateRequest};
-use polar_types::{ErrorClass, SessionId};
-use serde_json::Value;
-use std::sync::{Arc, OnceLock};
+use polar_engine::GenerateRequest;
+use polar_types::ErrorClass;
+use std::sync::Arc;
 
 /// What a path asks for.
 enum Route {
@@ -194,7 +192,7 @@ async fn generate(
     apply_pins(&mut request.sampling, &session.pins);
     request.sampling.say_defaults();
 
-    let info = gateway.engine.info();
+    let info = gateway.engines.info();
     let request_id = format!("polar-{}", random_id());
     let (messages, tools) = (chat_messages(&request), chat_tools(&request));
     let to_plan = session.prompts.is_some().then(|| (messages.clone(), tools.clone()));
@@ -218,13 +216,12 @@ async fn generate(
     let stream = request.stream;
     let name = HeaderValue::from_str(&request_id);
     let start = Start {
-        engine: gateway.engine.clone(),
+        engines: gateway.engines.clone(),
         session: session.clone(),
         call: call.clone(),
         prompt: answered.prompt(),
         asked: GenerateRequest { request, request_id },
         to_plan,
-        watch: gateway.watch.clone(),
         patience: Patience::of(gateway.config.engine_wait),
     };
     let start = Box::pin(start.run());
@@ -251,87 +248,6 @@ async fn generate(
         response.headers_mut().insert(header, name);
     }
     Ok(response)
-}
-
-/// All that it takes to begin a generation.
-struct Start {
-    engine: Arc<dyn Engine>,
-    session: Arc<Session>,
-    call: SharedCall,
-    /// Where the prompt is left for when the call is answered.
-    prompt: Arc<OnceLock<Prompt>>,
-    asked: GenerateRequest,
-    /// In token mode, messages and tools to make the prompt of.
-    to_plan: Option<(Vec<Value>, Vec<Value>)>,
-    watch: Arc<EngineWatch>,
-    patience: Patience,
-}
-
-impl Start {
-    /// Begins the generation, as soon as there is an engine that takes it.
-    async fn run(mut self) -> Result<EngineStream, ApiError> {
-        let to_plan = self.to_plan.take();
-        if let (Some(prompts), Some((messages, tools))) = (&self.session.prompts, to_plan) {
-            let planned = prompts.plan(&self.asked.request, messages, tools).await?;
-            self.prompt.get_or_init(|| planned);
-            if let Some(call) = lock(&self.call).as_mut() {
-                call.prompted_by(&self.prompt);
-            }
-        }
-        loop {
-            if self.patience.begin(&self.watch) {
-                self.wait().await?;
-            }
-            match self.begin().await {
-                Ok(stream) => {
-                    self.watch.note_success();
-                    return Ok(watched(stream, self.watch, self.session.id().clone()));
-                }
-                Err(error) => {
-                    let is_away = self.watch.is_away_after(&error, self.session.id()).await;
-                    if !is_away || self.patience.is_over() {
-                        return Err(engine_failure(&error));
-                    }
-                }
-            }
-        }
-    }
-
-    /// Holds the call while the engine is away. Its record says so however it ends.
-    async fn wait(&mut self) -> Result<(), ApiError> {
-        let note = |start: &Self, is_over: bool| {
-            if let Some(call) = lock(&start.call).as_mut() {
-                call.waited_for_engine(&start.patience, is_over);
-            }
-        };
-        note(self, false);
-        let held = self.session.hold();
-        let waited = self.patience.wait(&self.watch).await;
-        drop(held);
-        note(self, waited.is_ok());
-        waited
-    }
-
-    async fn begin(&self) -> Result<EngineStream, EngineError> {
-        let Self { engine, session, prompt, asked, .. } = self;
-        match (&session.prompts, prompt.get()) {
-            (Some(prompts), Some(Prompt::Ids { plan, pictures })) => {
-                let (ids, pictures) = (plan.ids.as_slice().into(), pictures.clone());
-                let id = Some(session.id().to_string());
-                prompts.mode.generate(ids, pictures, asked.clone(), id).await
-            }
-            _ => engine.generate(asked.clone()).await,
-        }
-    }
-}
-
-/// The same stream, of which a failure is noted.
-fn watched(stream: EngineStream, watch: Arc<EngineWatch>, session: SessionId) -> EngineStream {
-    Box::pin(stream.inspect(move |event| {
-        if let Err(error) = event {
-            watch.note_broken(error, &session);
-        }
-    }))
 }
 
 fn stream_response(head: &ReplyHead, body: Body) -> Response<Body> {

@@ -7,7 +7,8 @@
 //! - A call is in its session's journal before the harness gets the end of its reply.
 //! - Every call that reached the engine gets exactly one record, also when the harness
 //!   hangs up, the engine fails or the session closes while it runs.
-//! - A call that finds the engine away waits for it, and its record says so.
+//! - A call that finds its engine away goes to another one, or waits where none takes calls, and
+//!   its record says so.
 //! - Hanging up drops the engine's stream, which cancels the generation.
 
 mod auth;
@@ -19,18 +20,22 @@ mod google;
 mod listen;
 mod outage;
 mod pages;
+mod pool;
 mod prompt;
 mod reply;
 mod session;
+mod start;
 
-pub use call::ENGINE_OUTAGE;
+pub use call::{ENGINE, ENGINE_MOVES, ENGINE_OUTAGE};
 pub use counts::CallCounts;
 pub use listen::{serve_tcp, serve_unix};
-pub use outage::{EngineWatch, Outage};
+pub use outage::Outage;
+pub use pool::{Disagreement, EnginePool, PoolError, WeightedEngine};
 pub use session::{Activity, NotJournalled, SessionHandle, SessionOptions};
 
 use crate::bodies::Held;
 use crate::counts::Counts;
+use crate::outage::Questions;
 use crate::session::Session;
 use axum::Router;
 use axum::extract::Request;
@@ -59,6 +64,9 @@ pub struct GatewayConfig {
     pub engine_wait: Duration,
     /// Time between questions whether an engine that nobody calls is there.
     pub engine_questions: Duration,
+    /// Longest wait for the answer to such a question. Three in a row without one, and the engine
+    /// is taken to be away.
+    pub engine_answer: Duration,
     /// Largest request body, in bytes.
     pub max_body_bytes: usize,
     /// Most bytes of one session's request bodies that are held at a time.
@@ -75,6 +83,7 @@ impl Default for GatewayConfig {
             call_timeout: Duration::from_secs(1800),
             engine_wait: Duration::from_secs(240),
             engine_questions: Duration::from_secs(10),
+            engine_answer: Duration::from_secs(10),
             max_body_bytes: 64 << 20,
             max_held_bytes_per_session: 256 << 20,
             max_calls_per_session: 64,
@@ -102,8 +111,7 @@ pub enum GatewayError {
 /// The proxy.
 pub struct Gateway {
     config: GatewayConfig,
-    engine: Arc<dyn Engine>,
-    watch: Arc<EngineWatch>,
+    engines: Arc<EnginePool>,
     counts: Arc<Counts>,
     sessions: RwLock<HashMap<String, Arc<Session>>>,
 }
@@ -111,9 +119,22 @@ pub struct Gateway {
 impl Gateway {
     /// Makes the proxy for one engine, which says whether it is used in token mode.
     pub fn new(config: GatewayConfig, engine: Arc<dyn Engine>) -> Arc<Self> {
-        let watch = EngineWatch::new(engine.clone(), config.engine_questions);
+        let engines = EnginePool::of_one(engine, Questions::of(&config));
+        Self::before(config, engines)
+    }
+
+    /// Makes the proxy for several engines of one model.
+    pub fn for_engines(
+        config: GatewayConfig,
+        engines: Vec<WeightedEngine>,
+    ) -> Result<Arc<Self>, PoolError> {
+        let engines = EnginePool::new(engines, Questions::of(&config))?;
+        Ok(Self::before(config, engines))
+    }
+
+    fn before(config: GatewayConfig, engines: Arc<EnginePool>) -> Arc<Self> {
         let counts = Arc::new(Counts::new());
-        Arc::new(Self { config, engine, watch, counts, sessions: RwLock::default() })
+        Arc::new(Self { config, engines, counts, sessions: RwLock::default() })
     }
 
     /// The harness-facing routes, to be served on TCP and on a Unix socket.
@@ -124,9 +145,9 @@ impl Gateway {
             .with_state(self.clone())
     }
 
-    /// The engine behind it, as its probe described it.
+    /// What the engines behind it are, as the probe described the first.
     pub fn engine_info(&self) -> &EngineInfo {
-        self.engine.info()
+        self.engines.info()
     }
 
     /// What was counted of all calls so far.
@@ -134,9 +155,9 @@ impl Gateway {
         self.counts.now()
     }
 
-    /// Whether the engine is there.
-    pub fn engine_watch(&self) -> &Arc<EngineWatch> {
-        &self.watch
+    /// The engines behind it.
+    pub fn engines(&self) -> &Arc<EnginePool> {
+        &self.engines
     }
 
     /// Opens a session under a fresh random secret and starts its journal.
@@ -145,7 +166,7 @@ impl Gateway {
         options: SessionOptions,
     ) -> Result<SessionHandle, GatewayError> {
         let counts = Arc::clone(&self.counts);
-        let session = Arc::new(Session::open(options, self.engine.as_ref(), counts)?);
+        let session = Arc::new(Session::open(options, self.engines.founder(), counts)?);
         self.sessions
             .write()
             .unwrap_or_else(PoisonError::into_inner)

@@ -1,17 +1,19 @@
-//! Whether the engine is there, told by the calls themselves and by a cheap question.
+//! Whether an engine is there, told by the calls themselves and by a cheap question.
 //!
-//! A call that fails because the engine is gone, or answers nothing but failures, is not the
-//! harness's business as long as the engine may come back: it is held and asked again. Owns the
-//! one word on whether the engine is away; whoever starts work asks it first. It must not judge
-//! a call that the engine refused for what is in it.
+//! A call that fails because its engine is gone, or answers nothing but failures, is not the
+//! harness's business as long as another engine takes it or its own may come back: it goes there,
+//! or is held and asked again. Owns the one word on whether an engine is away; whether all are says
+//! the [pool](crate::pool). It must not judge a call that the engine refused for what is in it.
 
+use crate::GatewayConfig;
+use crate::pool::EnginePool;
 use jiff::Timestamp;
 use polar_convo::ApiError;
 use polar_engine::{Engine, EngineError};
 use polar_types::{ErrorClass, SessionId};
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -21,8 +23,6 @@ use tokio::time::Instant;
 const FAILED_CALLS: u32 = 8;
 /// Questions in a row without an answer, after which an engine that nobody calls is away.
 const FAILED_QUESTIONS: u32 = 3;
-/// Longest wait for the answer to the cheap question.
-const ANSWER: Duration = Duration::from_secs(10);
 /// Pauses between questions to an engine that is away.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
@@ -47,10 +47,11 @@ impl std::fmt::Display for Outage {
 }
 
 /// Watches one engine.
-pub struct EngineWatch {
+pub(crate) struct EngineWatch {
     engine: Arc<dyn Engine>,
-    /// Time between questions while all is well.
-    questions: Duration,
+    /// Told of each change.
+    pool: Weak<EnginePool>,
+    questions: Questions,
     outage: watch::Sender<Option<Outage>>,
     /// Calls that failed since one went well.
     failed: Mutex<FailedCalls>,
@@ -58,6 +59,21 @@ pub struct EngineWatch {
     errors: AtomicU64,
     /// Whether somebody is asking the engine already.
     is_asking: AtomicBool,
+}
+
+/// How an engine is asked whether it is there.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Questions {
+    /// Time between them while all is well.
+    every: Duration,
+    /// Longest wait for an answer.
+    answer: Duration,
+}
+
+impl Questions {
+    pub(crate) fn of(config: &GatewayConfig) -> Self {
+        Self { every: config.engine_questions, answer: config.engine_answer }
+    }
 }
 
 /// Failed calls in a row.
@@ -84,9 +100,14 @@ impl FailedCalls {
 }
 
 impl EngineWatch {
-    pub(crate) fn new(engine: Arc<dyn Engine>, questions: Duration) -> Arc<Self> {
+    pub(crate) fn new(
+        engine: Arc<dyn Engine>,
+        questions: Questions,
+        pool: Weak<EnginePool>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             engine,
+            pool,
             questions,
             outage: watch::channel(None).0,
             failed: Mutex::default(),
@@ -95,34 +116,38 @@ impl EngineWatch {
         })
     }
 
-    /// Tells when the engine goes away and when it is back.
-    pub fn subscribe(&self) -> watch::Receiver<Option<Outage>> {
-        self.outage.subscribe()
+    /// The outage there is now.
+    pub(crate) fn outage(&self) -> Option<Outage> {
+        self.outage.borrow().clone()
     }
 
-    /// The outage there is now.
-    pub fn outage(&self) -> Option<Outage> {
-        self.outage.borrow().clone()
+    pub(crate) fn is_away(&self) -> bool {
+        self.outage.borrow().is_some()
     }
 
     /// Calls that the engine failed since the start, those that were held and went well later
     /// among them.
-    pub fn errors(&self) -> u64 {
+    pub(crate) fn errors(&self) -> u64 {
         self.errors.load(Ordering::Relaxed)
     }
 
     /// Returns when the engine is not away.
-    pub async fn present(&self) {
+    async fn present(&self) {
         // The sender is this watch's own, so that this never fails.
         let _ = self.outage.subscribe().wait_for(Option::is_none).await;
     }
 
+    /// Returns when the engine is away.
+    pub(crate) async fn away(&self) {
+        let _ = self.outage.subscribe().wait_for(Option::is_some).await;
+    }
+
     /// Asks the engine regularly whether it is there, so that its loss is known before a session
     /// begins. Runs until it is dropped.
-    pub async fn ask_regularly(self: Arc<Self>) -> Infallible {
+    pub(crate) async fn ask_regularly(self: Arc<Self>) -> Infallible {
         let mut unanswered = 0;
         loop {
-            tokio::time::sleep(self.questions).await;
+            tokio::time::sleep(self.questions.every).await;
             self.present().await;
             unanswered = match self.ask().await {
                 Ok(()) => 0,
@@ -136,7 +161,7 @@ impl EngineWatch {
     }
 
     /// Asks the engine now, since there is reason to believe that it serves no calls.
-    pub async fn look(self: &Arc<Self>) {
+    pub(crate) async fn look(self: &Arc<Self>) {
         if let Err(reason) = self.ask().await {
             self.begin(reason, false);
         }
@@ -161,13 +186,13 @@ impl EngineWatch {
             return false;
         }
         self.note_failure(error, session);
-        if self.outage.borrow().is_some() {
+        if self.is_away() {
             return true;
         }
         if let Err(reason) = self.ask().await {
             self.begin(reason, false);
         }
-        self.outage.borrow().is_some()
+        self.is_away()
     }
 
     /// The same for a call that had begun, which cannot be held any more.
@@ -190,10 +215,10 @@ impl EngineWatch {
     }
 
     async fn ask(&self) -> Result<(), String> {
-        match tokio::time::timeout(ANSWER, self.engine.health()).await {
+        match tokio::time::timeout(self.questions.answer, self.engine.health()).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => Err(error.message),
-            Err(_) => Err(format!("no answer within {} s", ANSWER.as_secs())),
+            Err(_) => Err(format!("no answer within {} s", self.questions.answer.as_secs_f64())),
         }
     }
 
@@ -202,11 +227,15 @@ impl EngineWatch {
         let begun = self.outage.send_if_modified(|outage| {
             let begins = outage.is_none();
             if begins {
-                tracing::error!(reason, "the engine is away; sessions wait for it");
+                let engine = &self.engine.info().url;
+                tracing::error!(engine, reason, "the engine is away");
                 *outage = Some(Outage { since: Timestamp::now(), reason });
             }
             begins
         });
+        if begun && let Some(pool) = self.pool.upgrade() {
+            pool.combine();
+        }
         if begun && !self.is_asking.swap(true, Ordering::AcqRel) {
             // Ends with the outage, or with the gateway.
             let watch = Arc::downgrade(self);
@@ -230,8 +259,11 @@ impl EngineWatch {
         failed.count = failed.count.min(FAILED_CALLS - 1);
         drop(failed);
         self.is_asking.store(false, Ordering::Release);
-        tracing::warn!("the engine is back");
+        tracing::warn!(engine = self.engine.info().url, "the engine is back");
         self.outage.send_replace(None);
+        if let Some(pool) = self.pool.upgrade() {
+            pool.combine();
+        }
     }
 }
 
@@ -259,9 +291,9 @@ impl Patience {
         self.left.is_zero()
     }
 
-    /// Notes that a wait begins, should the engine be away.
-    pub(crate) fn begin(&mut self, watch: &EngineWatch) -> bool {
-        let outage = watch.outage();
+    /// Notes that a wait begins, should no engine take calls.
+    pub(crate) fn begin(&mut self, engines: &EnginePool) -> bool {
+        let outage = engines.outage();
         let waits = outage.is_some() && !self.is_over();
         if waits {
             self.waited.get_or_insert((Timestamp::now(), Duration::ZERO));
@@ -270,10 +302,10 @@ impl Patience {
         waits
     }
 
-    /// Waits for the engine; the error is what the harness is told in the end.
-    pub(crate) async fn wait(&mut self, watch: &EngineWatch) -> Result<(), ApiError> {
+    /// Waits for an engine; the error is what the harness is told in the end.
+    pub(crate) async fn wait(&mut self, engines: &EnginePool) -> Result<(), ApiError> {
         let begun = Instant::now();
-        let came = tokio::time::timeout(self.left, watch.present()).await;
+        let came = tokio::time::timeout(self.left, engines.present()).await;
         let took = begun.elapsed();
         self.left = self.left.saturating_sub(took);
         if let Some((_, waited)) = &mut self.waited {

@@ -60,7 +60,10 @@ pub(crate) async fn count_tokens(
     let count = match planned {
         // Only the engine knows how much a picture takes.
         Some(Prompt::Ids { plan, pictures }) if pictures.is_empty() => plan.ids.len() as u64,
-        _ => gateway.engine.count_tokens(&request).await.map_err(|error| engine_failure(&error))?,
+        _ => {
+            let counted = gateway.engines.any().count_tokens(&request).await;
+            counted.map_err(|error| engine_failure(&error))?
+        }
     };
     Ok(json(token_count_body(dialect, count)))
 }

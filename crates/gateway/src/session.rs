@@ -3,6 +3,7 @@
 use crate::bodies::Bodies;
 use crate::call::OpenCall;
 use crate::counts::Counts;
+use crate::pool::{EnginePool, Place};
 use crate::prompt::SessionPrompts;
 use crate::{Gateway, GatewayError, Outage};
 use axum::http::HeaderMap;
@@ -78,6 +79,8 @@ pub(crate) struct Session {
     pub(crate) prompts: Option<Arc<SessionPrompts>>,
     id: SessionId,
     pub(crate) bodies: Bodies,
+    /// The engine that holds its prefix.
+    pub(crate) place: Place,
 }
 
 impl Session {
@@ -117,6 +120,7 @@ impl Session {
                 .map(|mode| Arc::new(SessionPrompts::new(Arc::clone(mode), options.history))),
             id: header.session_id,
             bodies: Bodies::default(),
+            place: Place::default(),
         })
     }
 
@@ -198,6 +202,7 @@ impl Session {
             running.drain().map(|(_, call)| call).collect()
         };
         self.closed.cancel();
+        EnginePool::give_up(&self.place);
         for call in leftover {
             if let Some(call) = lock(&call).take() {
                 let record = call.into_cancelled_record("the session was closed");
@@ -270,9 +275,9 @@ impl SessionHandle {
         let _ = self.session.first_call.subscribe().wait_for(Option::is_some).await;
     }
 
-    /// The outage of its engine, if it is away.
+    /// The outage of its engines, if all are away.
     pub fn outage(&self) -> Option<Outage> {
-        self.gateway.engine_watch().outage()
+        self.gateway.engines().outage()
     }
 
     /// Makes the secret invalid, ends running calls as undelivered and seals the journal,

@@ -177,8 +177,11 @@ async fn metrics(State(captures): State<Arc<Captures>>) -> polar_http::metrics::
 }
 
 async fn health(State(captures): State<Arc<Captures>>) -> Json<serde_json::Value> {
-    let engine = captures.gateway.engine_info();
-    Json(serde_json::json!({"status": "ok", "engine": engine, "captures": captures.open().len()}))
+    let (engine, engines) = (captures.gateway.engine_info(), captures.gateway.engines().status());
+    let open = captures.open().len();
+    Json(
+        serde_json::json!({"status": "ok", "engine": engine, "engines": engines, "captures": open}),
+    )
 }
 
 async fn open_session(

@@ -2,9 +2,9 @@
 
 use crate::{NodeError, ServerAddress};
 use polar_types::{
-    Artifact, CancelCount, CancelWatch, LeaseRequest, LeaseResponse, NodeId, ReleaseItem,
-    ReleaseRequest, ReleaseResponse, RenewRequest, RenewResponse, ResultAck, SessionReport,
-    WeightOrder, WeightReport,
+    Artifact, CancelCount, CancelWatch, EngineOrderReport, EngineOrders, LeaseRequest,
+    LeaseResponse, NodeId, ReleaseItem, ReleaseRequest, ReleaseResponse, RenewRequest,
+    RenewResponse, ResultAck, SessionReport, WeightOrder, WeightReport,
 };
 use reqwest::header::CONTENT_LENGTH;
 use reqwest::{Client, Method, RequestBuilder, StatusCode};
@@ -87,6 +87,14 @@ impl ServerClient {
     pub(crate) async fn weights(&self, report: &WeightReport) -> Result<WeightOrder, ClientError> {
         let patience = PATIENCE + Duration::from_secs_f64(report.wait_seconds);
         self.post(&format!("/api/nodes/{}/weights", self.node_id), report, patience).await
+    }
+
+    pub(crate) async fn engine_orders(
+        &self,
+        report: &EngineOrderReport,
+    ) -> Result<EngineOrders, ClientError> {
+        let patience = PATIENCE + Duration::from_secs_f64(report.wait_seconds);
+        self.post(&format!("/api/nodes/{}/engines", self.node_id), report, patience).await
     }
 
     pub(crate) async fn release(

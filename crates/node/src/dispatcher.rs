@@ -12,7 +12,7 @@ use crate::disk::Disk;
 use crate::holder::{Holder, Left};
 use crate::lack::Lack;
 use crate::metrics::Ends;
-use polar_gateway::{EngineWatch, Outage};
+use polar_gateway::{EnginePool, Outage};
 use polar_session::{Control, Progress, RoomChanges, SessionRunner};
 use polar_types::{
     CancelCount, CancelWatch, Epoch, Lease, LeaseRequest, LeaseResponse, NodeInfo, NodeTrouble,
@@ -121,8 +121,8 @@ pub(crate) struct Dispatcher {
     lease_backoff: Backoff,
     brake: Arc<Brake>,
     disk: Disk,
-    watch: Arc<EngineWatch>,
-    engine: watch::Receiver<Option<Outage>>,
+    engines: Arc<EnginePool>,
+    outage: watch::Receiver<Option<Outage>>,
     ends: Arc<Ends>,
     troubles: watch::Sender<Vec<NodeTrouble>>,
     renewal: Duration,
@@ -143,7 +143,7 @@ impl Dispatcher {
         client: Arc<ServerClient>,
         courier: Courier,
         runner: SessionRunner,
-        watch: Arc<EngineWatch>,
+        engines: Arc<EnginePool>,
         disk: Disk,
         shown: Shown,
     ) -> Self {
@@ -161,8 +161,8 @@ impl Dispatcher {
             lease_backoff: Backoff::default(),
             brake: Arc::new(Brake::new()),
             disk,
-            engine: watch.subscribe(),
-            watch,
+            outage: engines.subscribe(),
+            engines,
             ends,
             troubles,
             renewal: FIRST_RENEWAL,
@@ -219,7 +219,7 @@ impl Dispatcher {
                         renew_at = renew_at.min(Instant::now() + SOON);
                     }
                 }
-                Ok(()) = self.engine.changed() => {
+                Ok(()) = self.outage.changed() => {
                     // The server is to know, and sessions may wait no longer.
                     renew_at = renew_at.min(Instant::now() + SOON);
                 }
@@ -273,10 +273,10 @@ impl Dispatcher {
         }
     }
 
-    /// Asks for as many sessions as there is room for; for none while its engine is away, and
+    /// Asks for as many sessions as there is room for; for none while its engines are away, and
     /// after failures that may be this machine's fault for one at a time, until one goes well.
     fn ask_for_work(&mut self) -> Option<Question<LeaseResponse>> {
-        if self.engine.borrow().is_some() || !self.disk.has_room() {
+        if self.outage.borrow().is_some() || !self.disk.has_room() {
             return None;
         }
         let taken = self.held.len() + self.clearing.len();
@@ -490,19 +490,19 @@ impl Dispatcher {
             let stage = polar_types::SessionStatus::from(held.stage());
             *per_stage.entry(stage.as_str().to_owned()).or_default() += 1;
         }
-        let engine_errors = self.watch.errors();
         NodeInfo {
             room: self.runner.room(),
             held: per_stage,
             troubles: self.troubles(),
-            engine_errors,
+            engines: self.engines.status(),
+            engine_errors: self.engines.errors(),
             ..self.info.clone()
         }
     }
 
     /// What keeps it from beginning sessions.
     fn troubles(&self) -> Vec<NodeTrouble> {
-        let outage = self.engine.borrow().clone();
+        let outage = self.outage.borrow().clone();
         let waiting = self.held.values().filter(|held| held.progress().waits_for_engine());
         let engine = outage.map(|outage| NodeTrouble {
             kind: TroubleKind::Engine,

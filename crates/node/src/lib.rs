@@ -10,7 +10,7 @@
 //!   until the server has the report: whatever kills the node, the next start delivers.
 //! - A lease that is lost is given up at once. The calls recorded under it are reported
 //!   as those of a lost attempt, which the server keeps apart from results.
-//! - While its engine is away a node takes no session and begins none that it has, and the
+//! - While all its engines are away a node takes no session and begins none that it has, and the
 //!   server is told. A machine that breaks session after session takes one at a time.
 //! - A session is renewed until nothing of it runs any more, also when it is to be given
 //!   back; what a session leaves to be cleared counts against the node's places.
@@ -21,6 +21,7 @@ mod client;
 mod delivery;
 mod disk;
 mod dispatcher;
+mod engine_orders;
 mod holder;
 mod introduction;
 mod lack;
@@ -38,10 +39,11 @@ use client::ServerClient;
 use delivery::Courier;
 use disk::Disk;
 use dispatcher::{Dispatcher, Shown};
+use engine_orders::EngineOrderTaker;
 use listeners::Listeners;
 use metrics::{Ends, Metrics};
-use polar_engine::Engine;
-use polar_gateway::{Gateway, GatewayConfig};
+use polar_engine::{EngineOptions, OtherPrompts};
+use polar_gateway::{Gateway, GatewayConfig, PoolError, WeightedEngine};
 use polar_sandbox::SandboxProvider;
 use polar_session::{RoomLimits, RunnerConfig, SessionRunner};
 pub use polar_session::{RuntimeImage, WarmImage};
@@ -97,8 +99,10 @@ pub struct NodeConfig {
     pub control_token: Option<String>,
     /// The proxy's limits.
     pub gateway: GatewayConfig,
-    /// The engine behind the proxy.
-    pub engine: Arc<dyn Engine>,
+    /// The engines behind the proxy, all of one model.
+    pub engines: Vec<WeightedEngine>,
+    /// How engines are connected to that come later.
+    pub engine_options: EngineOptions,
     /// Kinds of sandbox that work here.
     pub providers: Vec<Arc<dyn SandboxProvider>>,
     /// MiB that are to stay free on the disk of `state_dir`: with less no session is taken. 1024 when
@@ -126,6 +130,12 @@ pub enum NodeError {
          shorter path", .0.display()
     )]
     PathTooLong(PathBuf),
+    /// The engines cannot be behind one node.
+    #[error(transparent)]
+    Engines(#[from] PoolError),
+    /// They make different prompts.
+    #[error(transparent)]
+    Prompts(#[from] OtherPrompts),
     /// A folder or socket cannot be used.
     #[error("{action} {target}: {error}")]
     Io {
@@ -186,7 +196,8 @@ impl Node {
     pub async fn start(config: NodeConfig) -> Result<Self, NodeError> {
         check(&config)?;
         let state = StateFolder::open(&config.state_dir)?;
-        let gateway = Gateway::new(config.gateway.clone(), config.engine.clone());
+        same_prompts(&config.engines).await?;
+        let gateway = Gateway::for_engines(config.gateway.clone(), config.engines.clone())?;
         let (shown, held) = watch::channel(Vec::new());
         let (troubled, troubles) = watch::channel(Vec::new());
         let ends = Arc::new(Ends::default());
@@ -201,7 +212,7 @@ impl Node {
         let gateway_address = listeners.gateway_address();
         let control_address = listeners.control_address();
 
-        let engine = gateway.engine_watch().clone();
+        let engines = gateway.engines().clone();
         let runner = SessionRunner::new(RunnerConfig {
             node_id: config.node_id.clone(),
             slots: config.slots,
@@ -235,14 +246,21 @@ impl Node {
                     client.clone(),
                     courier.clone(),
                     runner.clone(),
-                    engine.clone(),
+                    engines.clone(),
                     Disk::new(sessions.clone(), config.keep_free_mb),
                     Shown { held: shown, troubles: troubled, ends },
                 );
                 let prepull = config.prepull.clone();
                 let node_id = info.node_id.clone();
                 let weights =
-                    WeightFollower::start(client.clone(), node_id, &config.engine, engine.clone());
+                    WeightFollower::start(client.clone(), node_id.clone(), engines.clone());
+                let orders = EngineOrderTaker {
+                    client: client.clone(),
+                    node_id,
+                    engines: engines.clone(),
+                    options: config.engine_options.clone(),
+                    target: weights.target(),
+                };
                 tokio::spawn(async move {
                     salvage::sweep(&providers).await;
                     for image in prepull {
@@ -257,17 +275,16 @@ impl Node {
                             let sweeping = Sweeping::start(&providers);
                             let done = tokio::select! {
                                 done = dispatcher.run(draining) => done,
-                                never = engine.ask_regularly() => match never {},
-                                never = followed(weights.as_ref()) => match never {},
+                                never = engines.ask_regularly() => match never {},
+                                never = weights.follow() => match never {},
+                                never = orders.follow() => match never {},
                             };
                             sweeping.end().await;
                             done
                         }
                         Err(error) => Err(error),
                     };
-                    if let Some(weights) = weights {
-                        weights.end().await;
-                    }
+                    weights.end().await;
                     runner.close().await;
                     salvage::sweep(&providers).await;
                     if let Err(error) = done {
@@ -345,7 +362,11 @@ fn check(config: &NodeConfig) -> Result<(), NodeError> {
 }
 
 fn node_info(config: &NodeConfig) -> Result<NodeInfo, NodeError> {
-    let engine = config.engine.info();
+    let named = |one: &WeightedEngine| {
+        let info = one.engine.info();
+        format!("{} {} ({})", info.kind.name(), info.url, info.model)
+    };
+    let engine: Vec<String> = config.engines.iter().map(named).collect();
     Ok(NodeInfo {
         node_id: config.node_id.clone(),
         boot_id: uuid::Uuid::now_v7().to_string(),
@@ -355,7 +376,8 @@ fn node_info(config: &NodeConfig) -> Result<NodeInfo, NodeError> {
         runtimes: config.providers.iter().map(|provider| provider.kind().to_owned()).collect(),
         offers: Vec::new(),
         room: NodeRoom::default(),
-        engine: format!("{} {} ({})", engine.kind.name(), engine.url, engine.model),
+        engine: engine.join(", "),
+        engines: Vec::new(),
         held: BTreeMap::new(),
         troubles: Vec::new(),
         engine_errors: 0,
@@ -391,11 +413,13 @@ fn reachable(mut listening: SocketAddr) -> SocketAddr {
     listening
 }
 
-async fn followed(weights: Option<&WeightFollower>) -> Infallible {
-    match weights {
-        Some(weights) => weights.follow().await,
-        None => std::future::pending().await,
+/// Whether engines that take the same messages make the same prompt of them.
+async fn same_prompts(engines: &[WeightedEngine]) -> Result<(), OtherPrompts> {
+    let Some((first, others)) = engines.split_first() else { return Ok(()) };
+    for other in others {
+        polar_engine::same_prompts(first.engine.as_ref(), other.engine.as_ref()).await?;
     }
+    Ok(())
 }
 
 async fn until_drained(mut draining: watch::Receiver<Option<Duration>>) {

@@ -5,7 +5,9 @@
 use crate::HeldSession;
 use polar_gateway::Gateway;
 use polar_http::metrics::{Kind, Page};
-use polar_types::{EndReason, NodeTrouble, SessionReport, Slots, Stage, TroubleKind};
+use polar_types::{
+    EndReason, EngineState, EngineStatus, NodeTrouble, SessionReport, Slots, Stage, TroubleKind,
+};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::watch;
@@ -84,12 +86,41 @@ impl Metrics {
         page.metric(Kind::Counter, "polar_tokens_total", "Tokens of calls.")
             .value(&[("kind", "prompt")], calls.prompt_tokens as f64)
             .value(&[("kind", "sampled")], calls.sampled_tokens as f64);
-        let watch = self.gateway.engine_watch();
-        let help = "Calls that the engine failed, also where they were held and went well later.";
+        self.write_engines(page);
+    }
+
+    fn write_engines(&self, page: &mut Page) {
+        let engines = self.gateway.engines();
+        let help = "Calls that engines failed, also where they were held, or went elsewhere, and \
+                    went well later.";
         page.metric(Kind::Counter, "polar_engine_errors_total", help)
-            .value(&[], watch.errors() as f64);
-        let is_there = watch.outage().is_none();
-        page.metric(Kind::Gauge, "polar_engine_up", "Whether the engine is there.")
+            .value(&[], engines.errors() as f64);
+        let is_there = engines.outage().is_none();
+        page.metric(Kind::Gauge, "polar_engine_up", "Whether an engine takes calls.")
             .value(&[], f64::from(u8::from(is_there)));
+        let each = engines.status();
+        let mut of_each = |kind, name, help, number: &dyn Fn(&EngineStatus) -> f64| {
+            let mut metric = page.metric(kind, name, help);
+            for engine in &each {
+                metric.value(&[("engine", &engine.engine)], number(engine));
+            }
+        };
+        let (gauge, counter) = (Kind::Gauge, Kind::Counter);
+        let help = "Whether an engine of several takes calls, by its URL.";
+        of_each(gauge, "polar_engine_ready", help, &|engine| {
+            f64::from(u8::from(engine.state == EngineState::Ready))
+        });
+        let help = "Its weight beside the others.";
+        of_each(gauge, "polar_engine_weight", help, &|engine| engine.weight);
+        let help = "Sessions whose calls go there.";
+        of_each(gauge, "polar_engine_sessions", help, &|engine| f64::from(engine.sessions));
+        let help = "Calls under way there.";
+        of_each(gauge, "polar_engine_calls", help, &|engine| f64::from(engine.in_flight));
+        let help = "Calls that it has begun to answer.";
+        of_each(counter, "polar_engine_calls_total", help, &|engine| engine.calls as f64);
+        let help = "Calls that it failed.";
+        of_each(counter, "polar_engine_failures_total", help, &|engine| engine.errors as f64);
+        let help = "Sessions that went from it to another one.";
+        of_each(counter, "polar_engine_moves_total", help, &|engine| engine.moved_away as f64);
     }
 }

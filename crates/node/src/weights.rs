@@ -1,18 +1,23 @@
-//! New weights: learns of them from the server at once, brings the engine to them, and reports.
+//! New weights: learns of them from the server at once, brings each engine to them, and reports.
 //!
 //! A question of its own and not part of the one for work, which nobody asks while all places are
-//! taken or the engine is away. One task changes weights; it is never broken off half-way, which
-//! would leave the engine paused.
+//! taken or no engine is there. One task for each engine changes its weights; it is never broken
+//! off half-way, which would leave the engine paused. Engines change theirs at the same time, each
+//! for itself, so that one that hangs holds up no other; where calls come to their end first
+//! (`drain`), which takes long, one after the other, so that the others serve meanwhile.
 
 use crate::client::{Backoff, ServerClient};
 use polar_engine::{Engine, Told, Weights};
-use polar_gateway::EngineWatch;
-use polar_types::{EngineWeights, NodeId, WeightOrder, WeightReport, WeightState, WeightTarget};
+use polar_gateway::EnginePool;
+use polar_types::{
+    EngineWeights, NodeId, UpdateMode, WeightOrder, WeightReport, WeightState, WeightTarget,
+};
 use std::convert::Infallible;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tokio::sync::watch;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
 
 /// How long the server may hold the question open.
 const WAIT_SECONDS: f64 = 20.0;
@@ -21,42 +26,56 @@ const WAIT_SECONDS: f64 = 20.0;
 pub(crate) struct WeightFollower {
     client: Arc<ServerClient>,
     node_id: NodeId,
-    weights: Arc<Weights>,
+    engines: Arc<EnginePool>,
     target: watch::Sender<Option<WeightTarget>>,
+    /// Told when an engine is further.
+    news: Arc<Notify>,
+    /// Held by the engine that lets its calls end.
+    turn: Arc<tokio::sync::Mutex<()>>,
+    changing: Mutex<Vec<Changing>>,
+}
+
+/// An engine whose weights are changed.
+struct Changing {
+    engine: Arc<dyn Engine>,
+    weights: Arc<Weights>,
     /// The place of the target that the engine tells of; 0 before the first.
     begun: Arc<AtomicU64>,
-    changing: JoinHandle<()>,
+    left: CancellationToken,
+    task: JoinHandle<()>,
 }
 
 impl WeightFollower {
-    /// None where the engine's calls pass no gate.
     pub(crate) fn start(
         client: Arc<ServerClient>,
         node_id: NodeId,
-        engine: &Arc<dyn Engine>,
-        watch: Arc<EngineWatch>,
-    ) -> Option<Self> {
-        let weights = Arc::clone(engine.weights()?);
-        let (target, targets) = watch::channel(None);
-        let begun = Arc::new(AtomicU64::new(0));
-        let changing = change(Arc::clone(&weights), targets, watch, Arc::clone(&begun));
-        let changing = tokio::spawn(changing);
-        Some(Self { client, node_id, weights, target, begun, changing })
+        engines: Arc<EnginePool>,
+    ) -> Self {
+        let (target, news, turn) = (watch::Sender::new(None), Arc::default(), Arc::default());
+        Self { client, node_id, engines, target, news, turn, changing: Mutex::default() }
+    }
+
+    /// The weights that all engines are to have.
+    pub(crate) fn target(&self) -> watch::Receiver<Option<WeightTarget>> {
+        self.target.subscribe()
     }
 
     /// Reports and asks, again and again.
     pub(crate) async fn follow(&self) -> Infallible {
-        let mut told = self.weights.told();
+        let mut engines = self.engines.changes();
         let mut backoff = Backoff::default();
         loop {
-            let report = self.report(&told.borrow_and_update());
+            engines.borrow_and_update();
+            self.keep_up();
+            let report = self.report();
             let asked = async {
                 tokio::time::sleep(backoff.pause()).await;
                 self.client.weights(&report).await
             };
             let answer = tokio::select! {
                 answer = asked => answer,
-                Ok(()) = told.changed() => continue,
+                () = self.news.notified() => continue,
+                Ok(()) = engines.changed() => continue,
             };
             match answer {
                 Ok(order) => {
@@ -71,12 +90,55 @@ impl WeightFollower {
         }
     }
 
-    /// Finishes the change that is on its way, and makes no more.
+    /// Finishes the changes that are on their way, and makes no more.
     pub(crate) async fn end(self) {
         let Self { target, changing, .. } = self;
         drop(target);
-        if let Err(error) = changing.await {
-            tracing::error!(%error, "changing weights broke off");
+        for Changing { task, .. } in changing.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            if let Err(error) = task.await {
+                tracing::error!(%error, "changing weights broke off");
+            }
+        }
+    }
+
+    fn changing(&self) -> MutexGuard<'_, Vec<Changing>> {
+        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sees to engines that have come, and no more to those that have left.
+    fn keep_up(&self) {
+        let engines = self.engines.engines();
+        let mut changing = self.changing();
+        changing.retain(|one| {
+            let stays = engines.iter().any(|engine| Arc::ptr_eq(engine, &one.engine));
+            if !stays {
+                one.left.cancel();
+            }
+            stays
+        });
+        for engine in engines {
+            let is_known = changing.iter().any(|one| Arc::ptr_eq(&one.engine, &engine));
+            let Some(weights) = engine.weights().filter(|_| !is_known).cloned() else { continue };
+            let (left, begun) = (CancellationToken::new(), Arc::new(AtomicU64::new(0)));
+            let mut targets = self.target.subscribe();
+            targets.mark_changed();
+            let changer = Changer {
+                url: engine.info().url.clone(),
+                weights: Arc::clone(&weights),
+                targets,
+                engines: Arc::clone(&self.engines),
+                turn: Arc::clone(&self.turn),
+                begun: Arc::clone(&begun),
+                left: left.clone(),
+            };
+            let news = tell_news(weights.told(), Arc::clone(&self.news));
+            let task = tokio::spawn(async move {
+                tokio::select! {
+                    () = changer.change() => {}
+                    never = news => match never {},
+                }
+            });
+            changing.push(Changing { engine, weights, begun, left, task });
         }
     }
 
@@ -88,64 +150,113 @@ impl WeightFollower {
         });
     }
 
-    fn report(&self, told: &Told) -> WeightReport {
+    fn report(&self) -> WeightReport {
         let target = self.target.borrow();
         let wanted = target.as_ref().map_or(0, |target| target.ordinal);
-        let engine = match wanted == self.begun.load(Ordering::Acquire) {
-            true => told.engine.clone(),
-            // It is still busy with the update before.
-            false => EngineWeights {
-                state: WeightState::Waiting,
-                reason: None,
-                held_seconds: None,
-                ..told.engine.clone()
-            },
-        };
+        let engines = self.changing().iter().map(|one| one.told(wanted)).collect();
         WeightReport {
             node_id: self.node_id.clone(),
             known: target.as_ref().map(|target| target.ordinal),
-            engines: vec![engine],
+            engines,
             wait_seconds: WAIT_SECONDS,
         }
     }
 }
 
-/// Brings the engine to each target, and keeps it there. Ends with whoever gives targets.
-async fn change(
-    weights: Arc<Weights>,
-    mut targets: watch::Receiver<Option<WeightTarget>>,
-    watch: Arc<EngineWatch>,
-    begun: Arc<AtomicU64>,
-) {
-    while targets.changed().await.is_ok() {
-        let Some(target) = targets.borrow_and_update().clone() else { continue };
-        // In this order, so that nothing of the update before is told of this one, whose version
-        // may be the same.
-        weights.set_out();
-        begun.store(target.ordinal, Ordering::Release);
-        weights.bring_to(&target.update, false).await;
-        loop {
-            if weights.fence().is_some() {
-                // Sessions are to wait for it as for an engine that is away.
-                watch.look().await;
-            }
-            tokio::select! {
-                changed = wait_for_change(&mut targets) => match changed {
-                    true => break,
-                    false => return,
-                },
-                () = weights.due() => {}
-            }
-            weights.look(&target.update).await;
+impl Changing {
+    /// How far the engine is with the target at this place.
+    fn told(&self, wanted: u64) -> EngineWeights {
+        let engine = self.weights.told().borrow().engine.clone();
+        match wanted == self.begun.load(Ordering::Acquire) {
+            true => engine,
+            // It is still busy with the update before.
+            false => EngineWeights {
+                state: WeightState::Waiting,
+                reason: None,
+                held_seconds: None,
+                ..engine
+            },
         }
     }
 }
 
-/// Whether there is another target, which stays to be seen; false when there will be none.
-async fn wait_for_change(targets: &mut watch::Receiver<Option<WeightTarget>>) -> bool {
-    let changed = targets.changed().await.is_ok();
-    if changed {
-        targets.mark_changed();
+/// Tells when an engine is further, for as long as it is polled.
+async fn tell_news(mut told: watch::Receiver<Told>, news: Arc<Notify>) -> Infallible {
+    while told.changed().await.is_ok() {
+        news.notify_one();
     }
-    changed
+    std::future::pending().await
+}
+
+/// Brings one engine to each target, and keeps it there.
+struct Changer {
+    url: String,
+    weights: Arc<Weights>,
+    targets: watch::Receiver<Option<WeightTarget>>,
+    engines: Arc<EnginePool>,
+    turn: Arc<tokio::sync::Mutex<()>>,
+    begun: Arc<AtomicU64>,
+    left: CancellationToken,
+}
+
+impl Changer {
+    /// Ends with whoever gives targets, or when the engine leaves.
+    async fn change(mut self) {
+        while self.is_to_go_on().await {
+            let Some(target) = self.targets.borrow_and_update().clone() else { continue };
+            if target.update.mode == UpdateMode::Drain {
+                let turn = Arc::clone(&self.turn);
+                tokio::select! {
+                    _turn = turn.lock() => self.bring_to(&target).await,
+                    // Newer weights do not wait for the turn of older ones.
+                    is_to_go_on = self.is_to_go_on() => match is_to_go_on {
+                        true => continue,
+                        false => return,
+                    },
+                }
+            } else {
+                self.bring_to(&target).await;
+            }
+            if !self.keep(&target).await {
+                return;
+            }
+        }
+    }
+
+    async fn bring_to(&self, target: &WeightTarget) {
+        // In this order, so that nothing of the update before is told of this one, whose version
+        // may be the same.
+        self.weights.set_out();
+        self.begun.store(target.ordinal, Ordering::Release);
+        self.weights.bring_to(&target.update, false).await;
+    }
+
+    /// Keeps the engine at a target until there is another one, which stays to be seen; false when
+    /// there will be none.
+    async fn keep(&mut self, target: &WeightTarget) -> bool {
+        loop {
+            if self.weights.fence().is_some() {
+                // Its sessions are to go elsewhere, or to wait as for an engine that is away.
+                self.engines.look(&self.url).await;
+            }
+            let weights = Arc::clone(&self.weights);
+            tokio::select! {
+                is_to_go_on = self.is_to_go_on() => return is_to_go_on,
+                () = weights.due() => {}
+            }
+            self.weights.look(&target.update).await;
+        }
+    }
+
+    /// Whether there is another target, which stays to be seen; false when there will be none.
+    async fn is_to_go_on(&mut self) -> bool {
+        let changed = tokio::select! {
+            changed = self.targets.changed() => changed.is_ok(),
+            () = self.left.cancelled() => false,
+        };
+        if changed {
+            self.targets.mark_changed();
+        }
+        changed
+    }
 }

@@ -1,6 +1,7 @@
 //! What every request handler shares, and the routes put together.
 
 use crate::config::ServerConfig;
+use crate::engine_orders::OrderDesk;
 use crate::error::ApiError;
 use crate::metrics::Metrics;
 use crate::published::Tombstones;
@@ -25,6 +26,7 @@ pub(crate) struct App {
     pub(crate) config: ServerConfig,
     pub(crate) metrics: Metrics,
     pub(crate) tombstones: Tombstones,
+    pub(crate) engine_orders: OrderDesk,
     /// Cancelled when the server ends.
     pub(crate) stop: CancellationToken,
 }

@@ -11,6 +11,7 @@ mod auth;
 mod callbacks;
 mod clock;
 mod config;
+mod engine_orders;
 mod error;
 mod examples;
 mod explain;
@@ -104,6 +105,7 @@ impl Server {
             config,
             metrics,
             tombstones: published::Tombstones::default(),
+            engine_orders: engine_orders::OrderDesk::default(),
             stop: stop.clone(),
         });
         let task = tokio::spawn(serve(app, listener, client));

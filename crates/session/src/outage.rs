@@ -13,10 +13,10 @@ impl Attempt {
     /// Waits until the engine is there. The harness's budget has not begun, and the server counts
     /// the stage as waiting.
     pub(crate) async fn engine_is_there(&self) -> Result<(), Stop> {
-        let watch = self.runner.config.gateway.engine_watch();
-        while let Some(outage) = watch.outage() {
+        let engines = self.runner.config.gateway.engines();
+        while let Some(outage) = engines.outage() {
             self.waits_for_engine(Stage::Ready, &format!("its engine: {outage}"));
-            self.unless_stopped(watch.present()).await?;
+            self.unless_stopped(engines.present()).await?;
         }
         Ok(())
     }

@@ -162,6 +162,7 @@ mod tests {
             offers: runtimes.iter().map(offer).collect(),
             room: NodeRoom::default(),
             engine: String::new(),
+            engines: Vec::new(),
             held: BTreeMap::new(),
             troubles: Vec::new(),
             engine_errors: 0,

@@ -5,6 +5,7 @@
 
 pub mod batch;
 pub mod demand;
+pub mod engines;
 mod error;
 pub mod event;
 mod grade;
@@ -29,6 +30,10 @@ pub use batch::{
     EqualRewards, LeftOut, QueueInfo, QueueList,
 };
 pub use demand::{Demand, RuntimeOffer, WRITABLE_MOUNTS};
+pub use engines::{
+    EngineAction, EngineList, EngineOrder, EngineOrderDone, EngineOrderReport, EngineOrders,
+    EngineRequest, EngineState, EngineStatus, NodeEngines, engine_weight_problem,
+};
 pub use error::{ErrorClass, FieldProblem, Side};
 pub use event::{Event, EventKind, EventPage};
 pub use grade::{GradeInfo, HackLabel, HackPattern, PartRewards, TestCounts};

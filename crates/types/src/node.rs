@@ -2,7 +2,8 @@
 //! outbound HTTP only, so nodes work behind firewalls and survive server restarts.
 
 use crate::{
-    Epoch, GroupId, NodeId, NodeRoom, RegradeOrder, RuntimeOffer, SessionId, Stage, TaskSpec,
+    EngineStatus, Epoch, GroupId, NodeId, NodeRoom, RegradeOrder, RuntimeOffer, SessionId, Stage,
+    TaskSpec,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -70,8 +71,11 @@ pub struct NodeInfo {
     /// Memory and disk that its sandboxes may take.
     #[serde(default, skip_serializing_if = "NodeRoom::is_unlimited")]
     pub room: NodeRoom,
-    /// The engine behind its gateway, for people: kind, URL, model.
+    /// The engines behind its gateway, for people: kind, URL, model of each.
     pub engine: String,
+    /// Each of them, and how it is; nothing from nodes of older versions.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub engines: Vec<EngineStatus>,
     /// Sessions it holds per stage.
     #[serde(default)]
     pub held: BTreeMap<String, u32>,

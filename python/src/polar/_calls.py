@@ -23,6 +23,7 @@ from polar.models import (
     BatchAnswer,
     CallSummary,
     EventPage,
+    NodeEngines,
     NodeSeen,
     QueueInfo,
     RegradeList,
@@ -36,6 +37,10 @@ from polar.models import (
 )
 
 T = TypeVar("T")
+
+ENGINE_SECONDS = 300.0
+"""Longest that a node takes for a change of its engines: one that comes is checked and gets the
+weights that all have."""
 
 TaskLike = Union[TaskRequest, Mapping[str, Any]]
 
@@ -270,6 +275,28 @@ def _batch(queue: str, number: int) -> str:
 
 def nodes() -> Call[list[NodeSeen]]:
     return Call("list the nodes", "GET", "/api/nodes", _member("nodes", NodeSeen))
+
+
+def engines() -> Call[list[NodeEngines]]:
+    return Call("list the engines", "GET", "/api/engines", _member("nodes", NodeEngines))
+
+
+def change_engine(
+    action: str, engine: str, weight: Optional[float], node_id: Optional[str]
+) -> Call[NodeEngines]:
+    body: dict[str, Any] = {"action": action, "engine": engine}
+    if weight is not None:
+        body["weight"] = weight
+    if node_id is not None:
+        body["node_id"] = node_id
+    return Call(
+        f"{action} the engine {engine}",
+        "POST",
+        "/api/engines",
+        _model(NodeEngines),
+        content=json.dumps(body).encode(),
+        held_seconds=ENGINE_SECONDS,
+    )
 
 
 def health() -> Call[dict[str, Any]]:

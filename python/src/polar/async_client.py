@@ -21,6 +21,7 @@ from polar.models import (
     BatchAnswer,
     CallSummary,
     EventPage,
+    NodeEngines,
     NodeSeen,
     QueueInfo,
     RegradeList,
@@ -265,6 +266,27 @@ class AsyncPolarClient:
     async def nodes(self) -> list[NodeSeen]:
         """The nodes that asked for work, and whether they still do."""
         return await self._carry_out(_calls.nodes())
+
+    async def engines(self) -> list[NodeEngines]:
+        """The engines of every node, and how each of them is."""
+        return await self._carry_out(_calls.engines())
+
+    async def change_engine(
+        self,
+        action: Literal["add", "drain", "resume", "remove", "weight"],
+        engine: str,
+        *,
+        weight: Optional[float] = None,
+        node_id: Optional[str] = None,
+    ) -> NodeEngines:
+        """Changes which engines a running node has; returns its engines when that is done.
+
+        ``engine`` is the address by which the node reaches it. ``add`` checks it and brings it to
+        the weights that all have; ``drain`` gives it no more calls, and ``resume`` does again;
+        ``remove`` drains it and takes it away; ``weight`` sets its share of new sessions, which
+        ``add`` may say too. ``node_id`` is needed where more than one node could be meant.
+        """
+        return await self._carry_out(_calls.change_engine(action, engine, weight, node_id))
 
     async def health(self) -> Mapping[str, Any]:
         """What the server says of itself."""

@@ -1,7 +1,7 @@
 //! `polar doctor`: what is missing on this machine, what for, and how to get it.
 
 use crate::args::{Doctor, Isolation};
-use crate::{paths, stack};
+use crate::{engines, paths, stack};
 use anyhow::Result;
 use polar_engine::{Check, Outcome, ProbeError};
 use polar_sandbox::{LOCAL_PATH, SandboxProvider};
@@ -164,7 +164,7 @@ fn folder(name: &str, path: Result<PathBuf>, make: impl Fn(&Path) -> Result<()>)
 
 /// Each check of the probe, also where the engine fails some.
 async fn engine(args: &Doctor) -> Vec<Finding> {
-    let error = match stack::probe_engine(&args.engine).await {
+    let error = match engines::probe_engine(&args.engine).await {
         Ok((_, report)) => return report.checks.into_iter().map(Finding::from).collect(),
         Err(error) => error,
     };

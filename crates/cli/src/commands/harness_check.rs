@@ -5,7 +5,7 @@ use crate::commands::harness::adapter;
 use crate::commands::harness_results::{CheckResult, Found, Results};
 use crate::interrupt::Interrupts;
 use crate::runs::RunFolder;
-use crate::stack;
+use crate::{engines, stack};
 use anyhow::{Context, Result, ensure};
 use futures_util::StreamExt as _;
 use polar_engine::Engine;
@@ -27,7 +27,7 @@ pub(crate) async fn check(args: HarnessCheck) -> Result<()> {
         all: folder.remove_after(results).await?,
         runtime: args.runtime.as_str(),
         engine: args.engine.engine.clone(),
-        token_mode: args.engine.token_mode || args.engine.model_files.is_some(),
+        token_mode: args.engine.how.token_mode || args.engine.how.model_files.is_some(),
         strict: args.strict,
     };
     let mut out = std::io::stdout().lock();
@@ -107,7 +107,7 @@ async fn run(
     folder: &RunFolder,
 ) -> Result<Vec<CheckResult>> {
     let engine = match args.engine.engine {
-        Some(_) => Some(stack::connect_engine(&args.engine).await?),
+        Some(_) => Some(engines::connect_engine(&args.engine).await?),
         None => None,
     };
     let provider = provider(args, folder).await?;
@@ -180,7 +180,7 @@ impl One<'_> {
             harness,
             scenario: self.scenario.clone(),
             engine: self.engine.clone(),
-            token_mode: self.args.engine.token_mode,
+            token_mode: self.args.engine.how.token_mode,
             provider: self.provider.clone(),
             image: self.args.image.clone(),
             cache: crate::paths::cache()?,

@@ -4,6 +4,7 @@ use crate::api::Api;
 use crate::args::{Isolation, NodeArgs, Quickstart, StageArgs};
 use crate::commands::follow::{self, Followed};
 use crate::commands::{simulate_engine, trajectories};
+use crate::engines::{self, NodeEngines};
 use crate::interrupt::Interrupts;
 use crate::runs::RunFolder;
 use crate::stack::{self, StackConfig, with_stack};
@@ -38,11 +39,11 @@ pub(crate) async fn quickstart(args: Quickstart) -> Result<()> {
             write_model_files(&model).with_context(|| {
                 format!("write the simulated model's files to {}", model.display())
             })?;
-            engine.model_files.get_or_insert(model);
+            engine.how.model_files.get_or_insert(model);
             Some(simulator)
         }
     };
-    let engine = interrupts.unless(stack::connect_engine(&engine)).await?;
+    let engine = interrupts.unless(engines::connect_engine(&engine)).await?;
     let followed = demonstrate(&args, engine, folder.path(), &mut interrupts).await;
     let followed = folder.remove_after(followed).await?;
     if let Some(simulator) = simulator {
@@ -79,7 +80,7 @@ async fn demonstrate(
         },
     };
     let tasks = demo_tasks(&args.harness, args.samples)?;
-    with_stack(config, engine, interrupts, async |stack| {
+    with_stack(config, NodeEngines::of_one(engine), interrupts, async |stack| {
         let api = Api::new(stack.api_url(), Some(secret))?;
         say(&format!("Running {} on the demo task …", args.harness.join(" and ")))?;
         let followed = follow::submit_and_follow(&api, &tasks).await?;

@@ -3,9 +3,10 @@
 use crate::api::Api;
 use crate::args::Run;
 use crate::commands::follow::{self, Followed};
+use crate::engines;
 use crate::interrupt::Interrupts;
 use crate::runs::RunFolder;
-use crate::stack::{self, StackConfig, with_stack};
+use crate::stack::{StackConfig, with_stack};
 use crate::task_file::{self, Placed};
 use crate::{paths, token};
 use anyhow::{Context, Result, bail};
@@ -91,7 +92,7 @@ fn name(task: &mut Value) -> Result<()> {
 
 /// With a server and a node in this process.
 async fn here(args: Run, tasks: Vec<Placed>, interrupts: &mut Interrupts) -> Result<Vec<Followed>> {
-    if args.engine.engine.is_none() {
+    if args.engine.engine.is_empty() {
         bail!(
             "where should the agent's calls go? Give an inference server with --engine \
              (try `polar simulate-engine`), or a running rollout server with --server"
@@ -125,7 +126,7 @@ async fn within(
     tasks: Vec<Placed>,
     interrupts: &mut Interrupts,
 ) -> Result<Vec<Followed>> {
-    let engine = interrupts.unless(stack::connect_engine(&args.engine)).await?;
+    let engines = interrupts.unless(engines::connect_engines(&args.engine)).await?;
     let token = token::of_this_process()?;
     let secret = token.secret.clone();
     let config = StackConfig {
@@ -135,7 +136,7 @@ async fn within(
         upload_folders: Vec::new(),
         node: args.node.clone(),
     };
-    with_stack(config, engine, interrupts, async |stack| {
+    with_stack(config, engines, interrupts, async |stack| {
         let api = Api::new(stack.api_url(), Some(secret))?;
         let followed = follow::follow(&api, submit(&api, &tasks).await?).await?;
         follow::print_summary(&api, &followed).await?;

@@ -3,6 +3,7 @@
 
 use crate::api::base_url;
 use crate::args::{GatewayNode, RolloutServer, Up};
+use crate::engines;
 use crate::interrupt::Interrupts;
 use crate::stack::{self, NodeSettings, Stack, StackConfig};
 use crate::{paths, token};
@@ -16,8 +17,8 @@ use std::time::Duration;
 pub(crate) async fn up(args: Up) -> Result<()> {
     let token = token::of_listener(args.token)?;
     let kept_in = token.kept_in.clone();
-    let engine = stack::connect_engine(&args.engine).await?;
-    let model = engine.info().model.clone();
+    let engines = engines::connect_engines(&args.engine).await?;
+    let model = engines.model();
     let config = StackConfig {
         api: SocketAddr::new(args.host, args.port),
         token,
@@ -26,7 +27,7 @@ pub(crate) async fn up(args: Up) -> Result<()> {
         node: args.node,
     };
     let grace = Duration::from_secs(args.grace_seconds.into());
-    let stack = Stack::start(config, engine).await?;
+    let stack = Stack::start(config, engines).await?;
     announce(&format!(
         "control API  {}\nproxy        http://{}\nmodel        {model}\nstate        {}{}",
         stack.api_url(),
@@ -65,8 +66,8 @@ pub(crate) async fn rollout_server(args: RolloutServer) -> Result<()> {
 
 pub(crate) async fn gateway(args: GatewayNode) -> Result<()> {
     let token = token::of_node(args.rollout_server.as_deref(), args.token)?;
-    let engine = stack::connect_engine(&args.engine).await?;
-    let model = engine.info().model.clone();
+    let engines = engines::connect_engines(&args.engine).await?;
+    let model = engines.model();
     let control = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), args.control_port);
     let server = args.rollout_server.map(|address| ServerAddress {
         url: base_url(&address),
@@ -83,7 +84,7 @@ pub(crate) async fn gateway(args: GatewayNode) -> Result<()> {
         stages: args.stages,
         isolation: args.local_isolation,
         allow_mounts: args.allow_mounts,
-        engine,
+        engines,
     })
     .await?;
     let proxy = config.gateway_listen;

@@ -2,9 +2,9 @@
 
 use crate::args::Verify;
 use crate::display::counted;
+use crate::engines;
 use crate::evidence::{Evidence, Sources};
 use crate::rescoring::{self, Rescored};
-use crate::stack;
 use anyhow::{Result, bail};
 use polar_record::RecordedSession;
 use polar_trajectory::{
@@ -18,7 +18,7 @@ use std::io::Write as _;
 pub(crate) async fn verify(args: Verify) -> Result<()> {
     let mut sources = Sources::of(&args.targets, args.server).await?;
     let mut rescoring = match args.rescore {
-        Some(share) => Some(Rescored::new(stack::connect_engine(&args.engine).await?, share)?),
+        Some(share) => Some(Rescored::new(engines::connect_engine(&args.engine).await?, share)?),
         None => None,
     };
     let mut checked = Vec::new();

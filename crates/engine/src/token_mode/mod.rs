@@ -6,6 +6,7 @@
 mod reply_text;
 mod start;
 
+pub(crate) use start::conversations;
 pub use start::{Disagreement, TokenModeError, TokenModeOptions};
 
 use crate::parsing::ReplyParsing;

@@ -414,7 +414,7 @@ fn renderer(kind: EngineKind, files: ModelFiles) -> Result<PromptRenderer, Token
 const PICTURE: &str = "iVBORw0KGgoAAAANSUhEUgAAADgAAAA4CAIAAAAn5KxJAAAAWElEQVR42u3WoREAMAwCQMbOiB2rC6SiKhF/h0S8g5ykTz0y1A8oKCjoWmj1qUeG+qCgoKB7oZYJFBQU1B8FBQUF9UdNKCgoqD9qmUBBQf1RywQKCgr63b/8cX7Tb+DzpQAAAABJRU5ErkJggg==";
 
 /// Conversations in which templates differ.
-fn conversations() -> Vec<(&'static str, Request)> {
+pub(crate) fn conversations() -> Vec<(&'static str, Request)> {
     let of = |messages: Vec<Message>, tools: bool| {
         let mut request = Request::new(Dialect::Chat, "");
         request.messages = messages;

@@ -164,6 +164,17 @@ impl Gate {
         }
     }
 
+    pub(super) fn is_held(&self) -> bool {
+        *self.admission.borrow() == Admission::Held
+    }
+
+    /// Returns when no call is held.
+    pub(super) async fn released(&self) {
+        // The sender is in `self`, so that this never fails.
+        let mut admission = self.admission.subscribe();
+        let _ = admission.wait_for(|admission| *admission != Admission::Held).await;
+    }
+
     /// Waits until calls may begin again, at most until then; false when they may not.
     pub(super) async fn opened(&self, until: Instant) -> bool {
         let mut admission = self.admission.subscribe();

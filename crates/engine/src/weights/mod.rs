@@ -81,6 +81,16 @@ impl Weights {
         self.gate.fence_reason()
     }
 
+    /// Whether calls wait until its weights are changed.
+    pub fn is_held(&self) -> bool {
+        self.gate.is_held()
+    }
+
+    /// Returns when none waits for that.
+    pub async fn released(&self) {
+        self.gate.released().await;
+    }
+
     fn tell(&self, state: WeightState, reason: Option<String>) {
         let calls = self.gate.counted();
         self.told.send_modify(|told| {

@@ -7,6 +7,7 @@ mod capture;
 mod chat;
 mod cut_calls;
 mod edited_history;
+mod engines;
 mod hand_engine;
 mod hang_ups;
 mod history;
@@ -67,9 +68,12 @@ impl Rig {
         engine: Arc<dyn Engine>,
         by_hand: Arc<HandEngine>,
     ) -> Self {
+        Self::serve(Gateway::new(config, engine), by_hand).await
+    }
+
+    async fn serve(gateway: Arc<Gateway>, by_hand: Arc<HandEngine>) -> Self {
         // Another test may have been first.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let gateway = Gateway::new(config, engine);
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let base = format!("http://{}", listener.local_addr().unwrap());
         let shutdown = CancellationToken::new();

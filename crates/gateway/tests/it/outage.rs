@@ -2,7 +2,7 @@
 
 use crate::{Rig, dialects, within};
 use polar_engine::EngineOptions;
-use polar_gateway::{ENGINE_OUTAGE, EngineWatch, GatewayConfig, SessionHandle};
+use polar_gateway::{ENGINE_OUTAGE, EnginePool, GatewayConfig, SessionHandle};
 use polar_simulator::{SimulatorConfig, SimulatorHandle};
 use serde_json::Value;
 use std::net::SocketAddr;
@@ -23,7 +23,7 @@ async fn back(listen: SocketAddr) -> SimulatorHandle {
     polar_simulator::serve(config).await.unwrap()
 }
 
-async fn away(watch: &EngineWatch) {
+async fn away(watch: &EnginePool) {
     let mut outage = watch.subscribe();
     within("the outage", outage.wait_for(Option::is_some)).await.unwrap();
 }
@@ -65,7 +65,7 @@ async fn calls_wait_for_an_engine_that_is_away_and_are_answered_when_it_is_back(
     }
     let count = u32::try_from(calls.len()).unwrap();
     held(&session, count).await;
-    let outage = rig.gateway.engine_watch().outage().unwrap().to_string();
+    let outage = rig.gateway.engines().outage().unwrap().to_string();
     assert!(outage.contains("engine unreachable since"), "{outage}");
     assert_eq!(session.activity().calls, 0, "none has ended");
 
@@ -75,7 +75,7 @@ async fn calls_wait_for_an_engine_that_is_away_and_are_answered_when_it_is_back(
         assert_eq!(status, 200, "{path}, {stream}: {text}");
         assert!(!text.contains("\"error\":{"), "{path}, {stream}: {text}");
     }
-    assert_eq!((rig.gateway.engine_watch().outage(), session.activity().held), (None, 0));
+    assert_eq!((rig.gateway.engines().outage(), session.activity().held), (None, 0));
     session.close().unwrap();
     for call in rig.recorded("s").calls() {
         let noted = &call.meta.extra[ENGINE_OUTAGE];
@@ -135,7 +135,7 @@ async fn an_engine_is_asked_whether_it_is_there() {
     let config =
         GatewayConfig { engine_questions: Duration::from_millis(20), ..GatewayConfig::default() };
     let (rig, simulator) = before_simulator(config).await;
-    let watch = rig.gateway.engine_watch().clone();
+    let watch = rig.gateway.engines().clone();
     let asking = tokio::spawn(watch.clone().ask_regularly());
     let addr = simulator.addr;
     simulator.shutdown().await;
@@ -157,13 +157,13 @@ async fn an_engine_that_fails_call_after_call_is_away() {
     for call in 1..20 {
         let sent = rig.post(path, alone.secret(), &body).send();
         assert_eq!(within("the failure", sent).await.unwrap().status(), 503, "call {call}");
-        assert_eq!(rig.gateway.engine_watch().outage(), None, "call {call}");
+        assert_eq!(rig.gateway.engines().outage(), None, "call {call}");
     }
     let call = tokio::spawn(rig.post(path, session.secret(), &body).send());
     held(&session, 1).await;
-    let outage = rig.gateway.engine_watch().outage().unwrap();
+    let outage = rig.gateway.engines().outage().unwrap();
     assert!(outage.reason.contains("20 calls in a row failed"), "{outage}");
-    assert_eq!(rig.gateway.engine_watch().errors(), 20);
+    assert_eq!(rig.gateway.engines().errors(), 20);
     simulator
         .set_policy(polar_simulator::Policy::from_yaml("name: up\ndefault: {text: x}\n").unwrap());
     assert_eq!(within("the reply", call).await.unwrap().unwrap().status(), 200);

@@ -304,7 +304,7 @@ async fn promise_6_an_engine_that_hangs_or_fails_in_an_update_is_fenced_and_neve
         // A new call waits for it, as for an engine that is away.
         let (path, body) = dialects(true)[1].clone();
         let waiting = served.ask(path, &body);
-        let watch = served.rig.gateway.engine_watch();
+        let watch = served.rig.gateway.engines();
         let mut outage = watch.subscribe();
         within("the outage", outage.wait_for(Option::is_some)).await.unwrap();
         let told = watch.outage().unwrap().to_string();

@@ -14,6 +14,7 @@ mod chaos;
 mod child;
 mod cluster;
 mod engine;
+mod engines;
 mod gate;
 mod leases;
 mod regrades;

@@ -3,6 +3,7 @@
 mod about;
 mod batches;
 mod blobs;
+mod engines;
 mod events;
 mod nodes;
 mod regrades;
@@ -47,6 +48,7 @@ pub(crate) fn control() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(batches::queues))
         .routes(routes!(events::read))
         .routes(routes!(nodes::list))
+        .routes(routes!(engines::change, engines::list))
         .routes(routes!(weights::push, weights::list))
         .routes(routes!(weights::get))
         .routes(routes!(about::metrics))
@@ -65,6 +67,7 @@ pub(crate) fn node() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(nodes::cancels))
         .routes(routes!(nodes::release))
         .routes(routes!(weights::report))
+        .routes(routes!(engines::report))
         .routes(routes!(sessions::result))
         .routes(routes!(blobs::put))
 }

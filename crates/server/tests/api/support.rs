@@ -236,6 +236,7 @@ pub(crate) fn node_info(node: &str, boot: &str) -> NodeInfo {
         offers: Vec::new(),
         room: NodeRoom::default(),
         engine: "simulator".to_owned(),
+        engines: Vec::new(),
         held: BTreeMap::new(),
         troubles: Vec::new(),
         engine_errors: 0,

@@ -47,6 +47,11 @@ impl State {
             weights.engines.insert(key, (told, since.unwrap_or(now)));
             self.stored.weights = true;
         }
+        let before = weights.engines.len();
+        weights.engines.retain(|(node, url), _| {
+            *node != report.node_id || report.engines.iter().any(|engine| engine.engine == *url)
+        });
+        self.stored.weights |= weights.engines.len() < before;
         if weights.update.ordinal == newest && are_all_new(weights.told(), &nodes) {
             weights.update.done_at.get_or_insert(now);
         }

@@ -69,6 +69,7 @@ impl Write for Note {
         for engine in &self.report.engines {
             work.stored.weights |= self.note(work.db, ordinal, engine).await?;
         }
+        work.stored.weights |= self.forget_gone(work.db, ordinal).await?;
         self.end(work, ordinal).await
     }
 }
@@ -97,6 +98,26 @@ impl Note {
         .bind(engine.state.as_str())
         .bind(self.now)
         .bind(to_json("engine's weights", &told)?)
+        .execute(db)
+        .await
+        .map_err(backend)?;
+        Ok(done.rows_affected() > 0)
+    }
+
+    /// Forgets the engines that the node no longer has, and says whether there were any.
+    async fn forget_gone(
+        &self,
+        db: &mut SqliteConnection,
+        ordinal: u64,
+    ) -> Result<bool, StoreError> {
+        let there: Vec<&str> = self.report.engines.iter().map(|one| one.engine.as_str()).collect();
+        let done = sqlx::query(
+            "DELETE FROM weight_engine WHERE ordinal = $1 AND node_id = $2
+             AND engine NOT IN (SELECT value FROM json_each($3))",
+        )
+        .bind(position(ordinal))
+        .bind(self.report.node_id.as_str())
+        .bind(to_json("engines", &there)?)
         .execute(db)
         .await
         .map_err(backend)?;

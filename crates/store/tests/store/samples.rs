@@ -55,6 +55,7 @@ pub(crate) fn node_with(name: &str, boot: &str, runtimes: &[&str]) -> NodeInfo {
         offers: Vec::new(),
         room: NodeRoom::default(),
         engine: "simulator".to_owned(),
+        engines: Vec::new(),
         held: BTreeMap::new(),
         troubles: Vec::new(),
         engine_errors: 0,

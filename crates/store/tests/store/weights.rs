@@ -13,6 +13,7 @@ on_every_store!(
     an_engine_that_settled_otherwise_makes_it_partial,
     what_did_not_come_through_is_pushed_again_under_its_name,
     older_weights_are_the_newest_when_they_are_pushed_again,
+    an_engine_that_its_node_no_longer_has_is_not_waited_for,
 );
 
 fn update(version: &str) -> WeightUpdateRequest {
@@ -153,4 +154,25 @@ async fn older_weights_are_the_newest_when_they_are_pushed_again(store: &dyn Tas
     let listed = store.weight_updates(10, at(6)).await.unwrap();
     let versions: Vec<&str> = listed.iter().map(|one| one.request.version.as_str()).collect();
     assert_eq!(versions, ["1", "2"]);
+}
+
+/// A node tells of all its engines, so that what it does not tell of has left it.
+async fn an_engine_that_its_node_no_longer_has_is_not_waited_for(store: &dyn TaskStore) {
+    for name in ["a", "b"] {
+        store.claim(&node(name), 0, at(0)).await.unwrap();
+    }
+    store.push_weights(update("1"), at(1)).await.unwrap();
+    store.note_weights(&report("b", 1, WeightState::Current), at(2)).await.unwrap();
+    let mut two = report("a", 1, WeightState::Fenced);
+    two.engines.extend(report("a", 1, WeightState::Current).engines);
+    two.engines[1].engine = "http://another".to_owned();
+    store.note_weights(&two, at(2)).await.unwrap();
+    let told = store.weight_update("1", at(3)).await.unwrap();
+    assert_eq!((told.status, told.engines.len()), (UpdateStatus::Partial, 3));
+    let one = WeightReport { engines: two.engines.split_off(1), ..two };
+    store.note_weights(&one, at(4)).await.unwrap();
+    let told = store.weight_update("1", at(4)).await.unwrap();
+    assert_eq!((told.status, told.seconds), (UpdateStatus::Current, Some(3.0)));
+    let left: Vec<&str> = told.engines.iter().map(|engine| engine.engine.as_str()).collect();
+    assert_eq!(left, ["http://another", "http://engine"]);
 }
