@@ -33,6 +33,7 @@ ROOTS = [
     "CallSummary",
     "EventPage",
     "NodeList",
+    "EngineList",
     "BatchAnswer",
     "QueueList",
     "WeightUpdate",

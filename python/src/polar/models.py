@@ -887,7 +887,6 @@ EndReason = Union[
         "agent_timeout",
         "failed_to_start",
         "harness_crash",
-        "setup_failed",
         "sandbox_loss",
         "engine_loss",
         "polar_failure",
@@ -969,8 +968,6 @@ HackPattern = Union[
         "reward_file_written",
         "exit_overridden",
         "exit_code_contradicts_report",
-        "history_asked_for",
-        "source_asked_for",
     ],
     str,
 ]
@@ -987,36 +984,6 @@ class HackLabel(Model):
 
     place: str
     """The path, or other place, where it was seen first."""
-
-
-class HostUse(Model):
-    """One host, and how often it was asked for."""
-
-    host: Optional[str] = None
-    """Name or address, and port: `pypi.org:443`."""
-
-    reached: Optional[int] = None
-    """Connections that were let through."""
-
-    refused: Optional[int] = None
-    """Requests that were refused, because the task does not allow the host or its name leads
-    where none may.
-    """
-
-    failed: Optional[int] = None
-    """Requests for a host that is allowed and was not found, or did not answer."""
-
-
-class NetworkUse(Model):
-    """The hosts, in the order in which they were first asked for. Empty where the task allows
-    none: a closed network has no proxy then, and nobody sees what finds no way out.
-    """
-
-    hosts: list[HostUse] = []
-    """At most 64."""
-
-    others: Optional[int] = None
-    """Requests for further hosts."""
 
 
 class TokenCounts(TokenMembers):
@@ -1232,11 +1199,6 @@ class SessionReport(Model):
 
     hack_labels: list[HackLabel] = []
     """Marks of known ways to get a reward without doing the task."""
-
-    network: Optional[NetworkUse] = None
-    """Hosts that were asked for in its sandbox, where `runtime.allowed_hosts` leads to some:
-    what is refused there may be missing in that list.
-    """
 
     exit_code: Optional[int] = None
     """Exit code of the harness, when it came to an end by itself."""
@@ -1797,20 +1759,45 @@ class RuntimeOffer(Model):
     """Fields that it cannot hold to there, each with the reason and what to do about it."""
 
 
-class NodeRoom(Model):
-    """Memory and disk of a node, in MiB. What is absent is not known, and limits nothing."""
+EngineState = Union[Literal["ready", "draining", "fenced", "down"], str]
+"""Whether an engine takes calls."""
 
-    memory_mb: Optional[int] = None
-    """Memory that all its sandboxes together may take."""
 
-    free_memory_mb: Optional[int] = None
-    """What of that no session has, nor waits for there."""
+class EngineStatus(Model):
+    """One engine behind a node."""
 
-    storage_mb: Optional[int] = None
-    """The disk of its state folder, without what is to stay free of it."""
+    engine: str
+    """Its URL."""
 
-    free_storage_mb: Optional[int] = None
-    """What of that is free, and promised to no session."""
+    kind: str
+    """Which it is: `vllm`, `sglang`, `llama.cpp`, `tensorrt-llm`."""
+
+    state: EngineState
+    """Whether it takes calls."""
+
+    weight: float
+    """Its share of new sessions, beside the weights of the others."""
+
+    sessions: int
+    """Sessions whose calls go there."""
+
+    in_flight: int
+    """Calls under way there."""
+
+    calls: int
+    """Calls that it has begun to answer since the node started."""
+
+    errors: int
+    """Calls that it failed since then, those that were held or went elsewhere among them."""
+
+    moved_away: int
+    """Sessions that went from it to another engine since then."""
+
+    reason: Optional[str] = None
+    """Why it takes none, for people."""
+
+    weight_version: Optional[str] = None
+    """The version of its weights, where it has one."""
 
 
 TroubleKind = Union[Literal["engine", "sandbox", "disk"], str]
@@ -1854,7 +1841,7 @@ class NodeInfo(Model):
     """Runtimes that work there: `local`, `docker`."""
 
     engine: str
-    """The engine behind its gateway, for people: kind, URL, model."""
+    """The engines behind its gateway, for people: kind, URL, model of each."""
 
     instance_id: Optional[str] = None
     """Kept in its state folder, so that the server tells a restart of the same node from another
@@ -1864,8 +1851,8 @@ class NodeInfo(Model):
     offers: list[RuntimeOffer] = []
     """What each of them can be asked for there; nothing from nodes of older versions."""
 
-    room: Optional[NodeRoom] = None
-    """Memory and disk that its sandboxes may take."""
+    engines: list[EngineStatus] = []
+    """Each of them, and how it is; nothing from nodes of older versions."""
 
     held: dict[str, int] = {}
     """Sessions it holds per stage."""
@@ -1903,6 +1890,26 @@ class NodeList(Model):
 
     nodes: list[NodeSeen]
     """By name."""
+
+
+class NodeEngines(Model):
+    """The engines of one node."""
+
+    node_id: NodeId
+    """The node."""
+
+    alive: bool
+    """Whether it was heard of lately."""
+
+    engines: list[EngineStatus]
+    """Its engines, in the order in which they came."""
+
+
+class EngineList(Model):
+    """Answer to `GET /api/engines`."""
+
+    nodes: list[NodeEngines]
+    """All nodes that have engines."""
 
 
 class EarlyStopInfo(Model):
@@ -2238,6 +2245,9 @@ __all__ = [
     "Encoding",
     "EndReason",
     "EngineCall",
+    "EngineList",
+    "EngineState",
+    "EngineStatus",
     "EngineWeights",
     "Epoch",
     "ErrorClass",
@@ -2261,7 +2271,6 @@ __all__ = [
     "HarborEvaluator",
     "HarnessSpec",
     "HistoryPolicy",
-    "HostUse",
     "HttpEvaluator",
     "JudgeEvaluator",
     "JudgeInput",
@@ -2271,12 +2280,11 @@ __all__ = [
     "McpServer",
     "MountSpec",
     "Network",
-    "NetworkUse",
     "NoEvaluator",
+    "NodeEngines",
     "NodeId",
     "NodeInfo",
     "NodeList",
-    "NodeRoom",
     "NodeSeen",
     "NodeTrouble",
     "OnHack",

@@ -404,7 +404,8 @@ async fn promise_6_sessions_leave_an_engine_that_hangs_with_new_weights() {
     engines.answered(&idle).await;
     assert!(!hangs.is_finished());
     idle.close().unwrap();
-    let moved = &engines.rig.recorded("idle").calls()[1].meta.extra;
+    let recorded = engines.rig.recorded("idle");
+    let moved = &recorded.calls()[1].meta.extra;
     assert_eq!(moved[ENGINE], engines.urls[1]);
     assert_eq!(moved[ENGINE_MOVES][0]["why"], "it is being given new weights");
     within("the update that hangs", hangs).await.unwrap();
