@@ -29,7 +29,7 @@ pub enum OtherPrompts {
         /// Which.
         url: String,
         /// What it said.
-        error: EngineError,
+        error: Box<EngineError>,
     },
 }
 
@@ -74,6 +74,9 @@ async fn prompt(engine: &dyn Engine, request: &Request) -> Result<Prompt, OtherP
         Err(error) if error.status.is_some_and(|status| (400..=500).contains(&status)) => {
             Ok(Prompt::Refused)
         }
-        Err(error) => Err(OtherPrompts::Engine { url: engine.info().url.clone(), error }),
+        Err(error) => {
+            let (url, error) = (engine.info().url.clone(), Box::new(error));
+            Err(OtherPrompts::Engine { url, error })
+        }
     }
 }

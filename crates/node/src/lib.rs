@@ -51,7 +51,6 @@ use polar_types::{NodeId, NodeInfo, NodeRoom, RuntimeOffer, Slots};
 use salvage::Sweeping;
 use state::StateFolder;
 use std::collections::BTreeMap;
-use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -102,7 +102,7 @@ impl Metrics {
         let mut of_each = |kind, name, help, number: &dyn Fn(&EngineStatus) -> f64| {
             let mut metric = page.metric(kind, name, help);
             for engine in &each {
-                metric.value(&[("engine", &engine.engine)], number(engine));
+                metric.value(&[("engine", engine.engine.as_str())], number(engine));
             }
         };
         let (gauge, counter) = (Kind::Gauge, Kind::Counter);

@@ -42,7 +42,7 @@ impl EngineState {
 pub struct EngineStatus {
     /// Its URL.
     pub engine: String,
-    /// Which it is: `vllm`, `sglang`, `llama.cpp`, `tensorrt-llm`.
+    /// Which it is: `vLLM`, `SGLang`, `llama.cpp`, `TensorRT-LLM`.
     pub kind: String,
     /// Whether it takes calls.
     pub state: EngineState,

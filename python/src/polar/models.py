@@ -1770,7 +1770,7 @@ class EngineStatus(Model):
     """Its URL."""
 
     kind: str
-    """Which it is: `vllm`, `sglang`, `llama.cpp`, `tensorrt-llm`."""
+    """Which it is: `vLLM`, `SGLang`, `llama.cpp`, `TensorRT-LLM`."""
 
     state: EngineState
     """Whether it takes calls."""

@@ -4,30 +4,12 @@ use polar_engine::{Engine, EngineInfo};
 
 /// Two engines that are not the same to a session.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "the engines {one} and {other} cannot be behind one node: their {what} differs ({ones}, \
-     {others}); {mend}"
-)]
-pub struct Disagreement {
-    one: String,
-    other: String,
-    what: &'static str,
-    ones: String,
-    others: String,
-    mend: &'static str,
-}
+#[error("{0}")]
+pub struct Disagreement(String);
 
 /// Checks one engine against another.
 pub(super) fn check(one: &dyn Engine, other: &dyn Engine) -> Result<(), Disagreement> {
     let (a, b) = (one.info(), other.info());
-    let differs = |what, ones: String, others: String, mend| Disagreement {
-        one: a.url.clone(),
-        other: b.url.clone(),
-        what,
-        ones,
-        others,
-        mend,
-    };
     let found = first_difference(a, b).or_else(|| {
         let sees = |engine: &dyn Engine| engine.token_mode().is_some_and(|mode| mode.sees());
         let (ours, theirs) = (sees(one), sees(other));
@@ -40,10 +22,12 @@ pub(super) fn check(one: &dyn Engine, other: &dyn Engine) -> Result<(), Disagree
             ("way with pictures", word(ours, a), word(theirs, b), mend)
         })
     });
-    match found {
-        Some((what, ones, others, mend)) => Err(differs(what, ones, others, mend)),
-        None => Ok(()),
-    }
+    let Some((what, ones, others, mend)) = found else { return Ok(()) };
+    Err(Disagreement(format!(
+        "the engines {} and {} cannot be behind one node: their {what} differs ({ones}, {others}); \
+         {mend}",
+        a.url, b.url
+    )))
 }
 
 type Difference = (&'static str, String, String, &'static str);
