@@ -6,7 +6,9 @@ use polar_engine::{EngineOptions, connect};
 use polar_gateway::{Gateway, GatewayConfig, serve_tcp, serve_unix};
 use polar_record::RecordedSession;
 use polar_sandbox::{LocalConfig, LocalProvider};
-use polar_session::{AttemptFolder, Control, Ended, Progress, RunnerConfig, SessionRunner};
+use polar_session::{
+    AttemptFolder, Control, Ended, Progress, RoomLimits, RunnerConfig, SessionRunner,
+};
 use polar_simulator::{Policy, SimulatorConfig, SimulatorHandle, Speed};
 use polar_types::{Lease, SessionReport, Slots, Stage};
 use std::path::PathBuf;
@@ -79,6 +81,7 @@ impl Node {
             warm: Vec::new(),
             warm_folder: folder.path().join("warm"),
             output_limit: 1 << 20,
+            room: RoomLimits::default(),
         });
         let sessions = folder.path().join("sessions");
         Ok(Self { runner, sessions, stop, simulator, _folder: folder })
@@ -111,7 +114,8 @@ async fn session(runner: SessionRunner, lease: Lease, folder: AttemptFolder) -> 
         runs.then(Instant::now)
     });
     let journal = folder.journal();
-    let (ended, removal) = runner.run(lease, folder, orders, Arc::new(progress)).await;
+    let room = runner.reserve(&lease);
+    let (ended, removal) = runner.run(lease, room, folder, orders, Arc::new(progress)).await;
     removal.over().await;
     let Ended::Reported(report) = ended else { anyhow::bail!("a session was given up") };
     ensure!(report.reward == Some(1.0), "a session failed: {:?}", report);

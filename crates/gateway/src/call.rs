@@ -10,7 +10,7 @@ use polar_convo::{
     reply_message,
 };
 use polar_engine::{EngineEnd, EngineInfo};
-use polar_record::{CallMeta, CallRecord};
+use polar_record::{CallMeta, CallRecord, ENGINE};
 use polar_types::CallId;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -19,8 +19,6 @@ use std::time::Instant;
 
 /// Where the record of a call says that it had to wait for its engine.
 pub const ENGINE_OUTAGE: &str = "engine_outage";
-/// Where it says which engine it was asked of, on a node that has or had several.
-pub const ENGINE: &str = "engine";
 /// Where it says which engines its session left for it, and why.
 pub const ENGINE_MOVES: &str = "engine_moves";
 

@@ -26,7 +26,7 @@ mod reply;
 mod session;
 mod start;
 
-pub use call::{ENGINE, ENGINE_MOVES, ENGINE_OUTAGE};
+pub use call::{ENGINE_MOVES, ENGINE_OUTAGE};
 pub use counts::CallCounts;
 pub use listen::{serve_tcp, serve_unix};
 pub use outage::Outage;

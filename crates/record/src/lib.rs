@@ -76,6 +76,9 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+/// Where [`CallMeta::extra`] says which engine the call was asked of, on a node that has or had several.
+pub const ENGINE: &str = "engine";
+
 /// First record of a journal.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SessionHeader {

@@ -1,6 +1,6 @@
 //! Calls as lists of them show.
 
-use polar_record::RecordedSession;
+use polar_record::{ENGINE, RecordedSession};
 use polar_types::{CallOrigin, CallSummary, Trace};
 
 /// All calls of a session. `origins` says who made each, `trace_of` which trace it went to.
@@ -23,6 +23,7 @@ pub(crate) fn summaries<'a>(
                 origin: Some(origin.clone()),
                 started_at: rfc3339(meta.started_at_ms),
                 seconds: meta.duration_ms as f64 / 1000.0,
+                engine: meta.extra.get(ENGINE).and_then(|url| url.as_str()).map(str::to_owned),
                 prompt_tokens: call
                     .prompt_end()
                     .map_or(meta.prompt_tokens, |end| end.depth() as u64),

@@ -301,6 +301,9 @@ pub struct CallSummary {
     pub started_at: String,
     /// Seconds until its last token.
     pub seconds: f64,
+    /// URL of the engine it was asked of, on a node that has or had several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub engine: Option<String>,
     /// Prompt tokens.
     pub prompt_tokens: u64,
     /// Sampled tokens.

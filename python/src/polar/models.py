@@ -887,6 +887,7 @@ EndReason = Union[
         "agent_timeout",
         "failed_to_start",
         "harness_crash",
+        "setup_failed",
         "sandbox_loss",
         "engine_loss",
         "polar_failure",
@@ -968,6 +969,8 @@ HackPattern = Union[
         "reward_file_written",
         "exit_overridden",
         "exit_code_contradicts_report",
+        "history_asked_for",
+        "source_asked_for",
     ],
     str,
 ]
@@ -984,6 +987,36 @@ class HackLabel(Model):
 
     place: str
     """The path, or other place, where it was seen first."""
+
+
+class HostUse(Model):
+    """One host, and how often it was asked for."""
+
+    host: Optional[str] = None
+    """Name or address, and port: `pypi.org:443`."""
+
+    reached: Optional[int] = None
+    """Connections that were let through."""
+
+    refused: Optional[int] = None
+    """Requests that were refused, because the task does not allow the host or its name leads
+    where none may.
+    """
+
+    failed: Optional[int] = None
+    """Requests for a host that is allowed and was not found, or did not answer."""
+
+
+class NetworkUse(Model):
+    """The hosts, in the order in which they were first asked for. Empty where the task allows
+    none: a closed network has no proxy then, and nobody sees what finds no way out.
+    """
+
+    hosts: list[HostUse] = []
+    """At most 64."""
+
+    others: Optional[int] = None
+    """Requests for further hosts."""
 
 
 class TokenCounts(TokenMembers):
@@ -1199,6 +1232,11 @@ class SessionReport(Model):
 
     hack_labels: list[HackLabel] = []
     """Marks of known ways to get a reward without doing the task."""
+
+    network: Optional[NetworkUse] = None
+    """Hosts that were asked for in its sandbox, where `runtime.allowed_hosts` leads to some:
+    what is refused there may be missing in that list.
+    """
 
     exit_code: Optional[int] = None
     """Exit code of the harness, when it came to an end by itself."""
@@ -1664,6 +1702,9 @@ class CallSummary(Model):
     origin: Optional[CallOrigin] = None
     """Who made it; absent in lists of older versions."""
 
+    engine: Optional[str] = None
+    """URL of the engine it was asked of, on a node that has or had several."""
+
     delivered: Optional[bool] = None
     """Whether the harness got the whole reply; absent when the process died meanwhile."""
 
@@ -1759,6 +1800,22 @@ class RuntimeOffer(Model):
     """Fields that it cannot hold to there, each with the reason and what to do about it."""
 
 
+class NodeRoom(Model):
+    """Memory and disk of a node, in MiB. What is absent is not known, and limits nothing."""
+
+    memory_mb: Optional[int] = None
+    """Memory that all its sandboxes together may take."""
+
+    free_memory_mb: Optional[int] = None
+    """What of that no session has, nor waits for there."""
+
+    storage_mb: Optional[int] = None
+    """The disk of its state folder, without what is to stay free of it."""
+
+    free_storage_mb: Optional[int] = None
+    """What of that is free, and promised to no session."""
+
+
 EngineState = Union[Literal["ready", "draining", "fenced", "down"], str]
 """Whether an engine takes calls."""
 
@@ -1850,6 +1907,9 @@ class NodeInfo(Model):
 
     offers: list[RuntimeOffer] = []
     """What each of them can be asked for there; nothing from nodes of older versions."""
+
+    room: Optional[NodeRoom] = None
+    """Memory and disk that its sandboxes may take."""
 
     engines: list[EngineStatus] = []
     """Each of them, and how it is; nothing from nodes of older versions."""
@@ -2271,6 +2331,7 @@ __all__ = [
     "HarborEvaluator",
     "HarnessSpec",
     "HistoryPolicy",
+    "HostUse",
     "HttpEvaluator",
     "JudgeEvaluator",
     "JudgeInput",
@@ -2280,11 +2341,13 @@ __all__ = [
     "McpServer",
     "MountSpec",
     "Network",
+    "NetworkUse",
     "NoEvaluator",
     "NodeEngines",
     "NodeId",
     "NodeInfo",
     "NodeList",
+    "NodeRoom",
     "NodeSeen",
     "NodeTrouble",
     "OnHack",

@@ -3,8 +3,8 @@
 
 use crate::{HandEngine, Rig, simulated_model, within};
 use polar_engine::{Engine, EngineOptions, TokenModeOptions, same_prompts};
-use polar_gateway::{ENGINE, ENGINE_MOVES, Gateway, GatewayConfig, SessionHandle, WeightedEngine};
-use polar_record::RecordedSession;
+use polar_gateway::{ENGINE_MOVES, Gateway, GatewayConfig, SessionHandle, WeightedEngine};
+use polar_record::{ENGINE, RecordedSession};
 use polar_simulator::{Policy, SimulatorConfig, SimulatorHandle, Speed, WeightFault};
 use polar_trajectory::{build, verify};
 use polar_types::{

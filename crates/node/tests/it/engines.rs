@@ -2,13 +2,12 @@
 //! for itself, and engines come and go while agents run.
 
 use crate::cluster::{Cluster, engine, within};
-use polar_gateway::ENGINE;
 use polar_node::{Node, NodeConfig, NodeError};
 use polar_session::check::write_file_policy;
 use polar_simulator::{SimulatorConfig, SimulatorHandle, Speed, WeightFault};
 use polar_types::{
-    EngineList, EngineState, EngineStatus, NodeEngines, SessionInfo, SessionStatus, Slots,
-    UpdateStatus, WeightState, WeightUpdate,
+    CallSummary, EngineList, EngineState, EngineStatus, NodeEngines, SessionInfo, SessionStatus,
+    Slots, UpdateStatus, WeightState, WeightUpdate,
 };
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -70,9 +69,9 @@ fn said(answer: &Value) -> &str {
 /// The engines that a session's calls were at.
 async fn places(cluster: &Cluster, session: &SessionInfo) -> Vec<String> {
     let path = format!("/api/sessions/{}/calls", session.session_id);
-    let calls: Value = cluster.get(&path).await;
-    let calls = calls["calls"].as_array().unwrap().clone();
-    calls.iter().map(|call| call["extra"][ENGINE].as_str().unwrap_or_default().to_owned()).collect()
+    let calls: Vec<CallSummary> = cluster.get(&path).await;
+    assert!(!calls.is_empty());
+    calls.into_iter().map(|call| call.engine.unwrap()).collect()
 }
 
 fn update(version: &str, mode: &str, deadline: f64) -> Value {

@@ -30,7 +30,7 @@ async fn harbor_tests_tell_their_reward_in_a_file() {
         ("echo '{\"reward\": 0.25, \"speed\": 9}' > $L/reward.json; exit 1", Some(0.25), ""),
         // What keeps a script from its end can be the agent's doing.
         ("exit 3", Some(0.0), "exit code 3"),
-        ("echo good > $L/reward.txt", Some(0.0), "no number"),
+        ("echo good > $L/reward.txt", Some(0.0), "no finite number: \"good\""),
     ] {
         let evaluator = json!({
             "type": "harbor", "script": script, "logs": logs, "env": {"L": logs},
