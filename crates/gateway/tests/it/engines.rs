@@ -110,6 +110,18 @@ impl Engines {
         .await;
     }
 
+    /// Waits until so many sessions have an engine each.
+    async fn have_engines(&self, sessions: u32) {
+        within("sessions with an engine", async {
+            let mut looks = tokio::time::interval(Duration::from_millis(2));
+            let placed = || (0..self.urls.len()).map(|index| self.status(index).sessions).sum();
+            while sessions > placed() {
+                looks.tick().await;
+            }
+        })
+        .await;
+    }
+
     /// A call of a session that goes well.
     async fn answered(&self, session: &SessionHandle) {
         let body = json!({"model": "m", "messages": [{"role": "user", "content": "hello"}]});
@@ -255,6 +267,7 @@ async fn promise_2_a_session_stays_at_the_engine_that_holds_its_prefix() {
 async fn killed(token_mode: Option<TokenModeOptions>) {
     let mut engines = Engines::start(&[1.0, 1.0, 1.0], token_mode, 300.0).await;
     let agents = engines.agents(0..12, 6);
+    engines.have_engines(12).await;
     engines.is_busy(1, 3).await;
     engines.kill(1).await;
     let agents = all(agents).await;
@@ -272,8 +285,10 @@ async fn killed(token_mode: Option<TokenModeOptions>) {
         let left = first.get(ENGINE_MOVES).map(|moves| &moves[0]["from"]);
         at_one += usize::from(*left.unwrap_or(&first[ENGINE]) == engines.urls[1]);
     }
-    assert_eq!((moved, at_one), (4, 4));
-    assert_eq!(engines.status(1).moved_away, 4);
+    assert_eq!(at_one, 4);
+    // All but one that had its last reply before.
+    assert!((3..=4).contains(&moved), "{moved}");
+    assert_eq!(engines.status(1).moved_away, moved as u64);
 
     // Back by itself, it gets new sessions.
     engines.revive(1).await;

@@ -110,10 +110,12 @@ fn of_words(call: &str, words: &[&str], labels: &mut Vec<HackLabel>) {
             }
             _ => {}
         },
-        "curl" | "wget" | "aria2c" | "http" | "https" | "lynx" | "svn" | "hg" => {
-            if rest.iter().any(|word| host_of(word).or(bare_host(word)).is_some_and(is_code_host)) {
-                note(labels, HackPattern::SourceAskedFor, told());
-            }
+        "curl" | "wget" | "aria2c" | "http" | "https" | "lynx" | "svn" | "hg"
+            if rest
+                .iter()
+                .any(|word| host_of(word).or(bare_host(word)).is_some_and(is_code_host)) =>
+        {
+            note(labels, HackPattern::SourceAskedFor, told());
         }
         "sh" | "bash" | "zsh" | "dash" => {
             let script = rest.iter().position(|word| word.starts_with('-') && word.ends_with('c'));
@@ -136,10 +138,10 @@ fn of_words(call: &str, words: &[&str], labels: &mut Vec<HackLabel>) {
             }
         }
         "cat" | "less" | "head" | "tail" | "grep" | "sed" | "awk" | "ls" | "find" | "strings"
-        | "more" | "cp" | "xxd" | "od" => {
-            if rest.iter().any(|word| is_history_file(word)) {
-                note(labels, HackPattern::HistoryAskedFor, told());
-            }
+        | "more" | "cp" | "xxd" | "od"
+            if rest.iter().any(|word| is_history_file(word)) =>
+        {
+            note(labels, HackPattern::HistoryAskedFor, told());
         }
         _ => {}
     }

@@ -310,9 +310,9 @@ async fn a_failed_attempt_is_tried_again_after_ever_longer_pauses(store: &dyn Ta
         now += pause;
     }
     // Another node may go on at once where the node was at fault.
-    store.claim(&node("n1"), 1, at(now)).await.unwrap().leases;
+    store.claim(&node("n1"), 1, at(now)).await.unwrap();
     store.submit(vec![task("u", json!({}))], at(now)).await.unwrap();
-    store.claim(&node("n1"), 1, at(now)).await.unwrap().leases;
+    store.claim(&node("n1"), 1, at(now)).await.unwrap();
     assert_eq!(store.expire(at(now + 60)).await.unwrap().requeued.len(), 1);
     assert_eq!(store.claim(&node("n2"), 1, at(now + 60)).await.unwrap().leases.len(), 1);
 }
@@ -528,8 +528,8 @@ async fn a_second_node_of_the_same_name_is_refused_while_the_first_is_heard_of(
 
 async fn nodes_that_keep_no_instance_id_are_told_apart_by_their_boot_id(store: &dyn TaskStore) {
     let keeps_none = |boot| NodeInfo { instance_id: String::new(), ..node_with("n1", boot, &[]) };
-    store.claim(&keeps_none("boot-1"), 1, at(0)).await.unwrap().leases;
-    store.claim(&keeps_none("boot-1"), 1, at(1)).await.unwrap().leases;
+    store.claim(&keeps_none("boot-1"), 1, at(0)).await.unwrap();
+    store.claim(&keeps_none("boot-1"), 1, at(1)).await.unwrap();
     store.claim(&keeps_none("boot-2"), 1, at(1)).await.unwrap_err();
 }
 

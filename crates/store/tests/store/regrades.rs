@@ -111,7 +111,7 @@ async fn promise_6_cancelling_a_task_ends_its_regrades(store: &dyn TaskStore) {
     assert_eq!(waited.status, SessionStatus::Cancelled);
     assert_eq!(waited.error.as_deref(), Some("it was cancelled"));
     let answer = store.renew(&renewal(&node("n1"), &[&lease], Stage::Grade), at(13)).await.unwrap();
-    assert_eq!(answer.cancelled, [lease.session_id.clone()]);
+    assert_eq!(answer.cancelled, std::slice::from_ref(&lease.session_id));
     let mut done = regrade_report(&lease, None);
     done.outcome = Outcome::Cancelled;
     store.complete(&done, at(14)).await.unwrap();

@@ -73,7 +73,7 @@ async fn the_same_update_again_is_the_same_and_another_is_refused_by_its_field(
 
 async fn an_update_is_everywhere_once_every_living_node_says_so(store: &dyn TaskStore) {
     for name in ["a", "b"] {
-        store.claim(&node(name), 0, at(0)).await.unwrap().leases;
+        store.claim(&node(name), 0, at(0)).await.unwrap();
     }
     store.push_weights(update("1"), at(1)).await.unwrap();
     let told = store.weight_update("1", at(1)).await.unwrap();
@@ -96,7 +96,7 @@ async fn an_update_is_everywhere_once_every_living_node_says_so(store: &dyn Task
 /// A node that is lost is not waited for.
 async fn an_engine_that_settled_otherwise_makes_it_partial(store: &dyn TaskStore) {
     for name in ["a", "b"] {
-        store.claim(&node(name), 0, at(0)).await.unwrap().leases;
+        store.claim(&node(name), 0, at(0)).await.unwrap();
     }
     store.push_weights(update("1"), at(1)).await.unwrap();
     store.note_weights(&report("a", 1, WeightState::Current), at(2)).await.unwrap();
@@ -104,7 +104,7 @@ async fn an_engine_that_settled_otherwise_makes_it_partial(store: &dyn TaskStore
     let partial = store.weight_update("1", at(3)).await.unwrap();
     assert_eq!((partial.status, partial.seconds), (UpdateStatus::Partial, None));
     let later = i64::try_from(LIMITS.lease_ttl.as_secs()).unwrap() + 1;
-    store.claim(&node("a"), 0, at(later)).await.unwrap().leases;
+    store.claim(&node("a"), 0, at(later)).await.unwrap();
     let without = store.weight_update("1", at(later)).await.unwrap();
     assert_eq!(without.status, UpdateStatus::Current);
     assert_eq!(without.engines.len(), 1, "{:?}", without.engines);
