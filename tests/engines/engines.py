@@ -175,8 +175,8 @@ def hint(process: subprocess.Popen) -> str:
     if process.returncode != -signal.SIGILL:
         return ""
     return (
-        "\nThis processor lacks instructions the prebuilt server uses. Build llama.cpp and "
-        "name its llama-server in POLAR_LLAMA_SERVER."
+        "\nThis processor lacks instructions the server uses. Build llama.cpp for it and name "
+        "its llama-server in POLAR_LLAMA_SERVER."
     )
 
 

@@ -11,7 +11,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tarfile
 import time
 import venv
 import zipfile
@@ -91,7 +90,8 @@ def _llama() -> Path:
         if not runs_here:
             _build_cpu_kernels(folder)
 
-    runs_here = _processor() >= LLAMA_NEEDS
+    # Where another server is named, nothing of this one is run.
+    runs_here = _processor() >= LLAMA_NEEDS or "POLAR_LLAMA_SERVER" in os.environ
     return once("llama", f"{LLAMA_SHA256} {'' if runs_here else LLAMA_SOURCE}".rstrip(), build)
 
 
@@ -106,25 +106,13 @@ def _build_cpu_kernels(folder: Path) -> None:
     tools.mkdir()
     pip = _new_venv(tools)
     pip("install", "cmake", "ninja", "setuptools>=77", "setuptools-scm>=8", "wheel")
-    pip(
-        "download",
-        "--no-deps",
-        "--no-build-isolation",
-        "--no-binary",
-        ":all:",
-        "-d",
-        str(tools),
-        LLAMA_SOURCE,
-    )
-    with tarfile.open(next(tools.glob("*.tar.gz"))) as archive:
-        archive.extractall(tools, filter="data")
+    how = ["--no-deps", "--no-build-isolation", "--no-binary", ":all:", "-d", str(tools)]
+    pip("download", *how, LLAMA_SOURCE)
+    archive = next(tools.glob("*.tar.gz"))
+    subprocess.run(["tar", "-xzf", str(archive), "-C", str(tools)], check=True)
     source = next(tools.glob("*/llama.cpp"))
     parts = ["COMMON", "TESTS", "TOOLS", "EXAMPLES", "SERVER"]
-    options = [
-        "-DCMAKE_BUILD_TYPE=Release",
-        "-DBUILD_SHARED_LIBS=ON",
-        "-DGGML_NATIVE=OFF",
-    ]
+    options = ["-DCMAKE_BUILD_TYPE=Release", "-DBUILD_SHARED_LIBS=ON", "-DGGML_NATIVE=OFF"]
     options += [f"-DLLAMA_BUILD_{part}=OFF" for part in parts]
     cmake = [str(tools / "bin" / "cmake")]
     environment = {**os.environ, "PATH": f"{tools / 'bin'}:{os.environ['PATH']}"}
