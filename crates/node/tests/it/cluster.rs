@@ -9,7 +9,7 @@ use polar_session::check::write_file_policy;
 use polar_simulator::{SimulatorConfig, SimulatorHandle, Speed};
 use polar_types::{
     EventKind, EventPage, NodeList, NodeTrouble, SessionInfo, SessionList, Slots, TaskInfo,
-    Trajectory,
+    Trajectory, UpdateStatus, WeightUpdate,
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -128,6 +128,20 @@ impl Cluster {
     pub(crate) async fn post(&self, path: &str, body: &Value) -> (u16, Value) {
         let response = within(self.client.post(self.url(path)).json(body).send()).await.unwrap();
         (response.status().as_u16(), response.json().await.unwrap())
+    }
+
+    /// Weights that were pushed, as a trainer asks for them until the engines are through.
+    pub(crate) async fn settled(&self, version: &str) -> WeightUpdate {
+        within(async {
+            loop {
+                let path = format!("/api/weights/{version}?wait_seconds=5");
+                let update: WeightUpdate = self.get(&path).await;
+                if update.status != UpdateStatus::Rolling {
+                    return update;
+                }
+            }
+        })
+        .await
     }
 
     pub(crate) async fn get<T: DeserializeOwned>(&self, path: &str) -> T {

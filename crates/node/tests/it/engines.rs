@@ -81,19 +81,6 @@ fn update(version: &str, mode: &str, deadline: f64) -> Value {
     })
 }
 
-async fn settled(cluster: &Cluster, version: &str) -> WeightUpdate {
-    within(async {
-        loop {
-            let path = format!("/api/weights/{version}?wait_seconds=5");
-            let update: WeightUpdate = cluster.get(&path).await;
-            if update.status != UpdateStatus::Rolling {
-                return update;
-            }
-        }
-    })
-    .await
-}
-
 fn states(update: &WeightUpdate, urls: [&str; 2]) -> [WeightState; 2] {
     urls.map(|url| update.engines.iter().find(|engine| engine.engine == url).unwrap().state)
 }
@@ -137,7 +124,7 @@ async fn promise_6_of_two_engines_one_that_hangs_with_weights_is_fenced_and_the_
     more.set_weight_fault(Some(WeightFault::Hang));
     let (status, told) = cluster.post("/api/weights", &update("17", "pause", 1.0)).await;
     assert_eq!(status, 202, "{told}");
-    let done = settled(&cluster, "17").await;
+    let done = cluster.settled("17").await;
     assert_eq!(done.status, UpdateStatus::Partial, "{done:?}");
     assert_eq!(states(&done, urls), [WeightState::Current, WeightState::Fenced]);
     // The node is not out of order, and its sessions are sampled by the weights that are wanted.
@@ -156,7 +143,7 @@ async fn promise_6_of_two_engines_one_that_hangs_with_weights_is_fenced_and_the_
     assert!(fenced.reason.unwrap().contains("does not serve weights 17"));
     more.set_weight_fault(None);
     within(async {
-        while settled(&cluster, "17").await.status != UpdateStatus::Current {
+        while cluster.settled("17").await.status != UpdateStatus::Current {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     })
@@ -209,7 +196,7 @@ async fn engines_come_and_go_while_agents_run() {
     let node = Node::start(config).await.unwrap();
     let first = cluster.engine_url();
     cluster.post("/api/weights", &update("17", "pause", 20.0)).await;
-    assert_eq!(settled(&cluster, "17").await.status, UpdateStatus::Current);
+    assert_eq!(cluster.settled("17").await.status, UpdateStatus::Current);
     let task = cluster.submit(json!({"num_samples": 12, "max_attempts": 1})).await;
     known(&cluster, &first, |engine| engine.in_flight > 0).await;
 
@@ -243,7 +230,7 @@ async fn engines_come_and_go_while_agents_run() {
     assert!((status, said(&told)).0 == 404 || status == 409, "{status} {told}");
     // New weights are its alone by now.
     cluster.post("/api/weights", &update("18", "pause", 20.0)).await;
-    let done = settled(&cluster, "18").await;
+    let done = cluster.settled("18").await;
     assert_eq!((done.status, done.engines.len()), (UpdateStatus::Current, 1), "{done:?}");
     node.shutdown(Duration::ZERO).await;
 }
@@ -268,7 +255,7 @@ async fn an_engine_that_does_not_fit_is_refused_with_the_reason() {
     // Weights that only the trainer can move cannot be had for it.
     let label = json!({"version": "17", "source": {"label": {}}});
     cluster.post("/api/weights", &label).await;
-    assert_eq!(settled(&cluster, "17").await.status, UpdateStatus::Current);
+    assert_eq!(cluster.settled("17").await.status, UpdateStatus::Current);
     let late = simulator(Speed::default()).await;
     let (status, told) = change(&cluster, "add", &late.url()).await;
     assert!(status == 409 && said(&told).contains("only the trainer can move"), "{told}");

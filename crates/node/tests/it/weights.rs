@@ -20,20 +20,6 @@ async fn version_of(engine: &SimulatorHandle) -> String {
     page["weight_version"].as_str().unwrap().to_owned()
 }
 
-/// Asks as a trainer does, until the engines are through.
-async fn settled(cluster: &Cluster, version: &str) -> WeightUpdate {
-    within(async {
-        loop {
-            let path = format!("/api/weights/{version}?wait_seconds=5");
-            let update: WeightUpdate = cluster.get(&path).await;
-            if update.status != UpdateStatus::Rolling {
-                return update;
-            }
-        }
-    })
-    .await
-}
-
 fn of<'a>(update: &'a WeightUpdate, node: &str) -> &'a EngineWeights {
     let is_of = |engine: &&EngineWeights| engine.node_id.as_ref().unwrap().as_str() == node;
     update.engines.iter().find(is_of).unwrap()
@@ -57,7 +43,7 @@ async fn weights_reach_every_engine_of_every_node() {
     for (version, mode) in [("1", "drain"), ("2", "pause"), ("3", "continue")] {
         let (status, told) = cluster.post("/api/weights", &update(version, mode)).await;
         assert_eq!((status, &told["version"]), (202, &json!(version)));
-        let done = settled(&cluster, version).await;
+        let done = cluster.settled(version).await;
         assert_eq!(done.status, UpdateStatus::Current, "{done:?}");
         assert_eq!(done.engines.len(), 2);
         assert!(done.seconds.is_some());
@@ -94,7 +80,7 @@ async fn promise_6_one_engine_that_hangs_is_fenced_and_the_rest_goes_on() {
     assert_eq!(status, 202, "{told}");
     cluster.stop_server().await;
     cluster.start_server().await;
-    let done = settled(&cluster, "17").await;
+    let done = cluster.settled("17").await;
     assert_eq!(done.status, UpdateStatus::Partial, "{done:?}");
     assert_eq!(
         (of(&done, "a").state, of(&done, "b").state),
@@ -114,7 +100,7 @@ async fn promise_6_one_engine_that_hangs_is_fenced_and_the_rest_goes_on() {
 
     nodes[1].1.set_weight_fault(None);
     within(async {
-        while settled(&cluster, "17").await.status != UpdateStatus::Current {
+        while cluster.settled("17").await.status != UpdateStatus::Current {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     })
@@ -135,7 +121,7 @@ async fn a_node_that_comes_later_brings_its_engine_to_the_newest_weights() {
     let none: WeightUpdate = cluster.get("/api/weights/17").await;
     assert_eq!((none.status, none.engines.len()), (UpdateStatus::Rolling, 0));
     let node = cluster.node("late").await;
-    let done = settled(&cluster, "17").await;
+    let done = cluster.settled("17").await;
     assert_eq!(done.status, UpdateStatus::Current, "{done:?}");
     within(node.shutdown(Duration::ZERO)).await;
 }
