@@ -57,6 +57,8 @@ def vllm(model: Path, port: int) -> list[str]:
     line += ["serve", str(model), "--host", "127.0.0.1", "--port", str(port)]
     line += ["--served-model-name", "tiny", "--dtype", "float32", "--enforce-eager"]
     line += ["--max-model-len", "1024", "--max-num-seqs", "32", "--max-num-batched-tokens", "4096"]
+    # A worker of its own would wait in a busy loop for the core, and the core for it.
+    line += ["--distributed-executor-backend", "uni"]
     # The route that takes ids and gives ids, for Polar's token mode.
     return [*line, "--enable-scale-out"]
 
@@ -64,6 +66,7 @@ def vllm(model: Path, port: int) -> list[str]:
 # The development mode has the routes for weights.
 VLLM = {
     "VLLM_SERVER_DEV_MODE": "1",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_PLUGINS": "",

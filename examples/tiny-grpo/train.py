@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -79,6 +80,8 @@ class Settings:
 
 def main() -> int:
     arguments = parse()
+    # Whoever ends it ends the engine and Polar with it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     torch.set_num_threads(arguments.threads)
     started = time.monotonic()
     base = model.make(arguments.cache / "base")
@@ -173,7 +176,7 @@ class Loop:
     def wait_until_working(self, tasks: list[str]) -> None:
         """Until the first agents run, if there are any to come."""
         while tasks and not any(self.client.task(t).sessions.get("running") for t in tasks):
-            time.sleep(0.02)
+            time.sleep(0.1)
 
     def push(self, step: int) -> None:
         """Hands the weights over and waits until every engine has them."""

@@ -90,7 +90,9 @@ def _vllm(folder: Path, model: Path, address: list[str]):
     line += ["--max-num-batched-tokens", str(CONTEXT), "--enable-prompt-tokens-details"]
     # Opens `/inference/v1/generate`, which takes and gives ids.
     line += ["--enable-scale-out"]
-    return line, {**_VLLM, "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_SERVER_DEV_MODE": "1"}
+    # A worker process and the engine's core would each wait for the other in a busy loop.
+    line += ["--distributed-executor-backend", "uni"]
+    return line, {**_VLLM, "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_SERVER_DEV_MODE": "1"}
 
 
 _VLLM = {

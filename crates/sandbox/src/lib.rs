@@ -22,6 +22,7 @@ mod holdings;
 mod libraries;
 mod limits;
 mod local;
+mod lookup;
 mod mount_points;
 mod mounts;
 mod namespaces;

@@ -9,7 +9,9 @@
 mod changes;
 pub(crate) mod tree;
 
-use crate::SandboxError;
+use crate::{SandboxError, lookup};
+use std::ffi::OsStr;
+use std::fs;
 use std::io::{self, BufWriter, Read, Write};
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -64,7 +66,7 @@ impl Snapshots {
         read: impl FnOnce(&mut Sink) -> io::Result<()> + Send + 'static,
     ) -> Result<(), SandboxError> {
         if !self.repository.join("HEAD").exists() {
-            self.git(&["init", "--quiet", "--bare", "--template="], 0).await?;
+            self.make_repository().map_err(|problem| not_read(&problem))?;
         }
         let mut command = self.command(&["fast-import", "--quiet", "--done", "--force"]);
         command.stdin(Stdio::piped()).stdout(Stdio::null());
@@ -73,7 +75,7 @@ impl Snapshots {
         let stdin = stdin.into_owned_fd().map_err(not_run)?;
         let limits = self.limits;
         let feeding = tokio::task::spawn_blocking(move || {
-            let mut sink = Sink::new(std::fs::File::from(stdin), limits);
+            let mut sink = Sink::new(fs::File::from(stdin), limits);
             sink.start(name)?;
             read(&mut sink)?;
             sink.finish()
@@ -94,6 +96,22 @@ impl Snapshots {
         }
     }
 
+    /// What git takes for a repository, with nothing in it. Most work folders are small, and
+    /// to run git for this takes as long as a snapshot.
+    fn make_repository(&self) -> io::Result<()> {
+        for folder in ["objects", "refs"] {
+            fs::create_dir_all(self.repository.join(folder))?;
+        }
+        fs::write(self.repository.join("HEAD"), "ref: refs/heads/none\n")
+    }
+
+    /// Whether two snapshots hold the same. The id of a commit is that of its content, and
+    /// content is all that ours differ in.
+    fn are_same(&self, from: &str, to: &str) -> bool {
+        let id = |name| fs::read(self.repository.join("refs/heads").join(name)).ok();
+        id(from).is_some() && id(from) == id(to)
+    }
+
     /// The patch from one snapshot to another.
     pub(crate) async fn patch(&self, from: &str, to: &str) -> Result<Vec<u8>, SandboxError> {
         let range = [format!("refs/heads/{from}"), format!("refs/heads/{to}")];
@@ -103,6 +121,9 @@ impl Snapshots {
         arguments.push("--");
         if !self.repository.join(&range[0]).exists() {
             return Err(SandboxError::new(ACTION, "the base was never marked"));
+        }
+        if self.are_same(from, to) {
+            return Ok(vec![]);
         }
         self.git(&arguments, self.limits.patch).await
     }
@@ -136,14 +157,15 @@ impl Snapshots {
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new("git");
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let mut command = lookup::command(OsStr::new("git"), Some(&path));
         // Names that only other systems reserve are ordinary here.
         for setting in ["core.protectNTFS=false", "core.protectHFS=false", "diff.renameLimit=4000"]
         {
             command.args(["-c", setting]);
         }
         command.args(arguments).env_clear().kill_on_drop(true).stderr(Stdio::piped());
-        command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
+        command.env("PATH", &path);
         command.env("GIT_DIR", &self.repository).env("LC_ALL", "C.UTF-8");
         command.env("GIT_CONFIG_NOSYSTEM", "1").env("GIT_CONFIG_GLOBAL", "/dev/null");
         command.env("HOME", "/nonexistent").env("GIT_ATTR_NOSYSTEM", "1");
@@ -174,14 +196,14 @@ fn git_said(what: &str, said: &[u8]) -> SandboxError {
 
 /// Takes the entries of one snapshot, in any order.
 pub(crate) struct Sink {
-    git: BufWriter<std::fs::File>,
+    git: BufWriter<fs::File>,
     limits: Limits,
     files: u64,
     bytes: u64,
 }
 
 impl Sink {
-    fn new(git: std::fs::File, limits: Limits) -> Self {
+    fn new(git: fs::File, limits: Limits) -> Self {
         Sink { git: BufWriter::with_capacity(64 << 10, git), limits, files: 0, bytes: 0 }
     }
 

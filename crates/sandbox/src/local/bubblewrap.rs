@@ -4,6 +4,7 @@
 use super::layout::Layout;
 use crate::bridge::Way;
 use crate::cgroups::Group;
+use crate::lookup;
 use crate::mount_points::prepare_mount_points;
 use crate::namespaces::{self, Dying, Launch};
 use crate::processes::SANDBOX_MARK;
@@ -13,7 +14,6 @@ use polar_types::Network;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use tokio::process::Command;
 
 /// Where the helper is shown inside.
 const HELPER: &str = "/run/polar/helper";
@@ -80,7 +80,8 @@ pub(super) async fn run(jail: Jail<'_>, exec: &Exec) -> Result<ExecEnd, SandboxE
     jail.dying.gone().await?;
     prepare_mount_points(&writable(jail.layout), jail.spec)
         .map_err(|problem| SandboxError::new("start command", problem))?;
-    let mut monitor = Command::new(jail.bubblewrap);
+    let path = std::env::var_os("PATH");
+    let mut monitor = lookup::command(jail.bubblewrap.as_os_str(), path.as_deref());
     monitor.args(arguments(&jail)).env_clear().env(SANDBOX_MARK, jail.mark);
     let request = helper::Request {
         port: (jail.network == Network::None).then_some(jail.way.port),

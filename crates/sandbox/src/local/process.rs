@@ -5,14 +5,16 @@
 //! carries the mark, so that leaving the group, or the parent, is not enough to live on.
 
 use crate::exec::{Outputs, exit_code, stdin_file};
+use crate::lookup;
 use crate::processes::{EXEC_MARK, SANDBOX_MARK, end_all, family, kill, marked};
 use crate::spawner::Spawner;
 use crate::{Exec, ExecEnd, SandboxError};
 use rustix::process::Pid;
 use std::collections::HashSet;
+use std::ffi::OsStr;
 use std::io;
 use std::process::Stdio;
-use tokio::process::{Child, Command};
+use tokio::process::Child;
 use tokio::time::{Instant, timeout_at};
 
 /// Runs a command, whose `env` and `workdir` are complete, to the end of its whole tree.
@@ -27,7 +29,8 @@ pub(super) async fn run(
         return Err(SandboxError::new("start command", "the command is empty"));
     };
     let exec_mark = new_mark()?;
-    let mut command = Command::new(program);
+    let path = exec.env.get("PATH").map(OsStr::new);
+    let mut command = lookup::command(OsStr::new(program), path);
     command.args(arguments).env_clear().envs(&exec.env);
     command.env(SANDBOX_MARK, mark).env(EXEC_MARK, &exec_mark);
     if let Some(folder) = &exec.workdir {

@@ -25,6 +25,9 @@ impl Snapshots {
                 return Err(SandboxError::new(ACTION, format!("there is no snapshot {name}")));
             }
         }
+        if self.are_same(from, to) {
+            return Ok(vec![]);
+        }
         let range = [format!("refs/heads/{from}"), format!("refs/heads/{to}")];
         let listed = self
             .git(
