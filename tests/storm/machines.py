@@ -41,6 +41,7 @@ class Machines:
             self._start()
         except BaseException:
             self.stop()
+            self.remove()
             raise
         self.api = Api(self.port, folder / "polar" / "token")
 

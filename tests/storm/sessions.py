@@ -10,6 +10,8 @@ from typing import Any, Optional
 AGENT = Path(__file__).parent / "agent.py"
 # No session may run out of attempts for what is done to nodes and daemons.
 ATTEMPTS = 40
+# In which an agent has made its three calls, whatever else the machine does.
+WORKS_IN = 45.0
 
 
 @dataclass(frozen=True)
@@ -35,11 +37,19 @@ STUCK = {"type": "exec", "command": "sleep 600"}
 KINDS = [
     Kind("plain", 26, "completed", "completed", 1.0),
     Kind("idle", 5, "completed", "completed", 0.0, calls=1),
-    Kind("timeout", 11, "timed_out", "agent_timeout", 1.0, run_seconds=20.0),
+    Kind("timeout", 11, "timed_out", "agent_timeout", 1.0, run_seconds=WORKS_IN),
     Kind("crash", 6, "failed", "harness_crash", None, calls=1, says="ended with exit code 3"),
     Kind("killed_agent", 11, "failed", "harness_crash", None, says="(exit code 137)"),
     Kind("killed_sandbox", 14, "completed", "completed", 1.0, calls=25),
-    Kind("fork_bomb", 5, "timed_out", "agent_timeout", 1.0, run_seconds=20.0, runtime={"pids": 64}),
+    Kind(
+        "fork_bomb",
+        5,
+        "timed_out",
+        "agent_timeout",
+        1.0,
+        run_seconds=WORKS_IN,
+        runtime={"pids": 64},
+    ),
     Kind("output", 6, "completed", "completed", 1.0, calls=1),
     Kind(
         "disk_hog",

@@ -18,6 +18,7 @@
 mod container;
 mod daemon;
 mod engine;
+mod look;
 mod sandbox;
 mod snapshot;
 mod way_in;

@@ -4,7 +4,7 @@
 use super::daemon::{Attached, Daemon, Output, Start};
 use super::engine::ContainerEngine;
 use super::way_in::WayIn;
-use super::{DockerConfig, NODE_LABEL, OWNER_LABEL, SANDBOX_LABEL};
+use super::{DockerConfig, NODE_LABEL, OWNER_LABEL, SANDBOX_LABEL, look};
 use crate::bridge::{Bridge, Way};
 use crate::cgroups::Found;
 use crate::limits::not_here;
@@ -35,13 +35,6 @@ const HOLD: &str = "\
     else \
         while :; do read -r _; done; \
     fi";
-/// Prints user and group, then `y` or `n` for each folder named: whether it is there.
-/// With a shell alone, since an image may have little else.
-const LOOK: &str = r#"
-    while read -r name id _; do
-        case $name in Uid:|Gid:) printf '%s ' "$id";; esac
-    done </proc/self/status
-    for folder; do if [ -d "$folder" ]; then printf 'y '; else printf 'n '; fi; done"#;
 /// Why Podman leaves limits out.
 pub(super) const WITHOUT_CGROUPS: &str = "Podman without root makes cgroups only with their version 2, \
      delegated to its user as by a login with systemd; docker holds to it anywhere";
@@ -196,8 +189,7 @@ impl Container {
 
     /// Makes folders that the image lacks, for the user that commands run as.
     async fn make_folders(&self, folders: &[&str]) -> Result<(), SandboxError> {
-        let action = "look at container";
-        let argv = ["/bin/sh", "-c", LOOK, "sh"].iter().chain(folders);
+        let argv = ["/bin/sh", "-c", look::SCRIPT, "sh"].iter().chain(folders);
         let argv = argv.map(|argument| (*argument).to_owned()).collect();
         let start = Start { argv, env: vec![], workdir: Some("/".into()), stdin: false };
         let mut attached = self.daemon.exec(&self.id, start).await?;
@@ -211,18 +203,13 @@ impl Container {
         };
         let said = timeout(LOOKING, read)
             .await
-            .map_err(|_| SandboxError::retryable(action, "no answer in time"))??;
-        let words: Vec<&str> = said.split_ascii_whitespace().collect();
-        let unclear = || SandboxError::new(action, format!("its shell says {said:?}"));
-        let [user, group, there @ ..] = &words[..] else { return Err(unclear()) };
-        let owner = user.parse().ok().zip(group.parse().ok()).ok_or_else(unclear)?;
-        let missing = folders.iter().zip(there).filter(|(_, there)| **there == "n");
-        let missing: Vec<&str> = missing.map(|(folder, _)| *folder).collect();
+            .map_err(|_| SandboxError::retryable(look::ACTION, "no answer in time"))??;
+        let look::Seen { owner, missing } = look::seen(&said, folders)?;
         if missing.is_empty() {
             return Ok(());
         }
         let archive = super::snapshot::folders(&missing, owner)
-            .map_err(|problem| SandboxError::new(action, problem))?;
+            .map_err(|problem| SandboxError::new(look::ACTION, problem))?;
         self.daemon.upload(&self.id, archive).await
     }
 }
