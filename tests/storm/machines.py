@@ -95,6 +95,7 @@ class Daemon:
         self.folder = folder
         self.socket = folder / "docker.sock"
         self._process: subprocess.Popen[bytes] | None = None
+        self._abandoned: set[str] = set()
         self.start()
         self.wire = Wire(folder / "wire.sock", self.socket)
         save = subprocess.Popen(["docker", "save", image], stdout=subprocess.PIPE)
@@ -118,6 +119,8 @@ class Daemon:
 
     def restart(self, away: float) -> None:
         self.end()
+        # Of containers that ended with it: the next daemon does not know of them.
+        self._abandoned.update(self.networks())
         time.sleep(away)
         self.start()
 
@@ -140,9 +143,10 @@ class Daemon:
         return self.docker("ps", "--all", "--quiet").split()
 
     def networks(self) -> list[str]:
-        """Those of its containers, which it clears up each minute."""
+        """Network namespaces of its containers, which it clears up each minute."""
         names = (self.folder / "exec" / "netns").glob("*")
-        return [str(path) for path in names if path.name != "default"]
+        there = {str(path) for path in names if path.name != "default"}
+        return sorted(there - self._abandoned)
 
     def remove(self) -> None:
         self.wire.close()
