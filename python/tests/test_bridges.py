@@ -4,10 +4,14 @@ all that the trainers' own classes check, are in ``tests/trainers`` at the root.
 
 from __future__ import annotations
 
+import asyncio
 import sys
+from abc import ABC, abstractmethod
 from collections import Counter
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from enum import Enum
+from importlib import import_module
 from types import ModuleType, SimpleNamespace
 from typing import Any, Optional, Union
 
@@ -196,6 +200,111 @@ def test_skyrl_gets_the_rows_of_a_rollout_as_steps() -> None:
         skyrl.generator_output(collect(group()), list("abcdef"), step_wise=False)
     with pytest.raises(ValueError, match="2 trajectory_ids for 6"):
         skyrl.generator_output(collect(group()), list("ab"))
+
+
+@dataclass
+class TrajectoryID:
+    """SkyRL's."""
+
+    instance_id: str
+    repetition_id: int
+
+
+class GeneratorInterface(ABC):
+    """SkyRL's."""
+
+    @abstractmethod
+    async def generate(self, input_batch: Any) -> Any: ...
+
+
+@pytest.fixture
+def as_skyrl(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The bridge's generator, over modules of SkyRL's names, which wants a younger Python."""
+    base = ModuleType("skyrl.train.generators.base")
+    base.GeneratorInterface = GeneratorInterface  # type: ignore[attr-defined]
+    base.TrajectoryID = TrajectoryID  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, base.__name__, base)
+    for name in ("skyrl", "skyrl.train", "skyrl.train.generators"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.delitem(sys.modules, "polar.integrations.skyrl_generator", raising=False)
+    return import_module("polar.integrations.skyrl_generator")
+
+
+class Ended:
+    """A client whose tasks have ended, with their results in no order."""
+
+    def __init__(self, *groups: list[Result]) -> None:
+        self.groups = groups
+        self.asked: list[Any] = []
+        self.cancelled: list[str] = []
+
+    async def __aenter__(self) -> Ended:
+        return self
+
+    async def __aexit__(self, *_: object) -> None: ...
+
+    async def submit_batch(self, tasks: list[Any]) -> list[Any]:
+        self.asked = tasks
+        return [SimpleNamespace(task_id=str(at)) for at in range(len(tasks))]
+
+    async def results(self, task_id: str) -> AsyncIterator[Result]:
+        if int(task_id) >= len(self.groups):
+            raise ConnectionError("gone")
+        for ended in reversed(self.groups[int(task_id)]):
+            yield ended
+
+    async def cancel(self, task_id: str) -> None:
+        self.cancelled.append(task_id)
+
+
+def skyrl_input() -> dict[str, Any]:
+    """Two prompts as SkyRL's trainer asks for them: six samples and one."""
+    return {
+        "prompts": [[{"role": "user", "content": "Do it."}]] * 6 + [[{"content": "And that."}]],
+        "env_classes": ["any"] * 7,
+        "env_extras": [{"answer": 1}] * 6 + [{"answer": 2}],
+        "sampling_params": {"temperature": 0.7, "max_generate_length": 64, "logprobs": 0},
+        "trajectory_ids": [TrajectoryID("a", at) for at in range(6)] + [TrajectoryID("b", 0)],
+        "batch_metadata": None,
+    }
+
+
+def skyrl_task(prompt: Any, extras: Any) -> dict[str, Any]:
+    return {"instruction": prompt[-1]["content"], "metadata": extras, "sampling": {"top_p": 0.9}}
+
+
+def test_skyrls_generator_runs_its_prompts_as_groups(
+    as_skyrl: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = result("x", 1.0, trajectory("x", 1.0, trace([1], [2])))
+    alone.session.group_id = "h"
+    client = Ended(group(), [alone])
+    monkeypatch.setattr(as_skyrl, "AsyncPolarClient", lambda _server: client)
+    generator = as_skyrl.PolarGenerator(skyrl_task, placeholder_id=9)
+    assert isinstance(generator, GeneratorInterface)
+    output = asyncio.run(generator.generate(skyrl_input()))
+    pins = {"temperature": 0.7, "max_tokens": 64, "top_p": 0.9}
+    assert client.asked == [
+        {"instruction": text, "metadata": extras, "sampling": pins, "num_samples": number}
+        for text, extras, number in (("Do it.", {"answer": 1}, 6), ("And that.", {"answer": 2}, 1))
+    ]
+    # In SkyRL's order, whatever ended first; the rows of the forked one are steps of one.
+    samples = [(one.instance_id, one.repetition_id) for one in output["trajectory_ids"]]
+    assert samples == [("a", at) for at in (0, 0, 0, 1, 2, 3, 4, 5)] + [("b", 0)]
+    assert output["response_ids"][0] == [10, 11, 4, 5, 12, 13, 14]
+    assert output["response_ids"][-1] == [2]
+    last = [sum(row) for row, ends in zip(output["rewards"], output["is_last_step"]) if ends]
+    assert last == [1.0, 1.0, 1.0, 0.0, 0.75, 0.75, 1.0]
+
+
+def test_skyrls_generator_leaves_no_task_that_nobody_waits_for(
+    as_skyrl: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = Ended(group())
+    monkeypatch.setattr(as_skyrl, "AsyncPolarClient", lambda _server: client)
+    with pytest.raises(ConnectionError):
+        asyncio.run(as_skyrl.PolarGenerator(skyrl_task).generate(skyrl_input()))
+    assert client.cancelled == ["0", "1"]
 
 
 def test_prime_rl_gets_whole_sequences() -> None:

@@ -161,3 +161,14 @@ def test_a_tree_becomes_the_rows_that_merging_makes() -> None:
     assert second.logprobs == [-8.0]
     assert first.trained + second.trained == 4
     assert first.prompt_messages == [{"role": "user", "content": "?"}]
+
+
+def test_promise_1_a_reply_that_sequences_of_a_tree_share_is_trained_once() -> None:
+    shared = tree()
+    shared.lineages[1].prompt_tokens = 2
+    first, second = collect([trajectory("a", 1.0, tree=shared)]).rows
+    assert first.loss_mask == [1, 1, 0, 1]
+    assert (second.prompt_ids, second.response_ids) == ([1, 2], [3, 4, 7, 8])
+    assert second.loss_mask == [0, 0, 0, 1]
+    assert second.logprobs == [None, None, None, -8.0]
+    assert second.versions == [None, None, None, "9"]

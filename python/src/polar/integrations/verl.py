@@ -1,8 +1,9 @@
 """verl: outputs of an agent loop, and the batch that its trainer takes.
 
-`agent_loop_outputs` is for a subclass of `AgentLoopBase`, which returns one
-`AgentLoopOutput` a prompt; `data_proto` is for an `AgentLoopManager` of your own, whose
-`generate_sequences` returns a `DataProto` with as many rows as there are.
+`polar.integrations.verl_agent_loop` has the class to name in verl's configuration. The functions
+here are for hooks of your own: `agent_loop_outputs` for a subclass of `AgentLoopBase`, whose `run`
+returns an `AgentLoopOutput` a sample, or several to verl's trainer of version 1; `data_proto` for
+a trainer that takes a `DataProto` with as many rows as there are.
 
 Of several rows with the same `uid`, verl's GRPO makes a baseline over rows, in which a
 rollout that forked counts more than once. `data_proto` therefore brings the baseline of
@@ -44,7 +45,7 @@ def agent_loop_outputs(
             reward_score=row.reward,
             num_turns=_turns(row),
             metrics=loop.AgentLoopMetrics(),
-            extra_fields=_extra(row, unknown_version),
+            extra_fields=_of_loop(_extra(row, unknown_version)),
         )
         for row in batch.rows
     ]
@@ -145,6 +146,12 @@ def _turns(row: Row) -> int:
     """Chat turns, as verl counts them: user, assistant and tool."""
     said = [*row.prompt_messages, *row.response_messages]
     return sum(message.get("role") != "system" for message in said)
+
+
+def _of_loop(extra: dict[str, Any]) -> dict[str, Any]:
+    """Without what verl says itself of the sample, which must not be another thing here."""
+    own = {key: value for key, value in extra.items() if key not in ("uid", "raw_prompt")}
+    return {**own, "reward_extra_info": {}}
 
 
 def _extra(row: Row, unknown: Optional[int]) -> dict[str, Any]:
