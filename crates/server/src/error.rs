@@ -4,7 +4,7 @@ use axum::Json;
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use polar_blobs::BlobError;
-use polar_store::StoreError;
+use polar_store::{Conflict, StoreError};
 use polar_types::{ErrorClass, FieldProblem};
 use serde::Serialize;
 
@@ -94,7 +94,11 @@ impl IntoResponse for ApiError {
 
 impl From<StoreError> for ApiError {
     fn from(error: StoreError) -> Self {
-        Self::new(error.class(), error.to_string())
+        let mut refusal = Self::new(error.class(), error.to_string());
+        if let StoreError::Conflict(Conflict { field: Some(field), .. }) = error {
+            refusal.detail.problems.push(field);
+        }
+        refusal
     }
 }
 

@@ -155,10 +155,14 @@ impl Versions {
             Some((newest, _))
                 if !self.0.contains_key(current) && current.parse::<u64>().is_err() =>
             {
-                Err(StoreError::Conflict(format!(
-                    "`version` {current:?} was never pushed to /api/weights; the newest is \
-                     {newest:?}"
-                )))
+                let field = ("version", "was never pushed to /api/weights", format!("{newest:?}"));
+                Err(StoreError::conflict_in(
+                    field,
+                    format!(
+                        "`version` {current:?} was never pushed to /api/weights; the newest is \
+                         {newest:?}"
+                    ),
+                ))
             }
             _ => Ok(()),
         }
@@ -242,29 +246,39 @@ pub(crate) struct Decision {
 }
 
 impl<'a> Plan<'a> {
-    /// Of the batch after the cursor, where the queue's last batch is `last`.
+    /// Of the batch after the cursor, where the queue's last batch is `last`. `filled` is the first
+    /// one between them that has groups: those that lost all theirs are passed over.
     pub(crate) fn new(
         request: &'a BatchRequest,
         versions: &'a Versions,
         last: u64,
+        filled: Option<u64>,
     ) -> Result<Self, StoreError> {
         let BatchRequest { queue, after, .. } = request;
         if *after > last {
-            return Err(StoreError::Conflict(format!(
-                "queue {queue} has given {last} batches, so that `after` cannot be {after}; pass \
-                 the number of the last batch that the trainer is done with, or 0"
-            )));
+            let field = ("after", format!("must be at most {last}"), last.to_string());
+            return Err(StoreError::conflict_in(
+                field,
+                format!(
+                    "queue {queue} has given {last} batches, so that `after` cannot be {after}; \
+                     pass the number of the last batch that the trainer is done with, or 0"
+                ),
+            ));
         }
         if let Some(version) = &request.version {
             versions.check(version)?;
         }
-        let number = after + 1;
+        let number = filled.unwrap_or(if *after < last { last } else { after + 1 });
         let is_past = number < last;
         if is_past && !request.reject.is_empty() {
-            return Err(StoreError::Conflict(format!(
-                "batch {number} of queue {queue} is not its newest, {last}, so that no group of it \
-                 can be rejected; leave out `reject`"
-            )));
+            let field = ("reject", "takes nothing out of a batch that is not the newest", "[]");
+            return Err(StoreError::conflict_in(
+                field,
+                format!(
+                    "batch {number} of queue {queue} is not its newest, {last}, so that no group \
+                     of it can be rejected; leave out `reject`"
+                ),
+            ));
         }
         let (kept, taken, left_out) = (Vec::new(), Vec::new(), Vec::new());
         Ok(Self {
@@ -293,10 +307,14 @@ impl<'a> Plan<'a> {
             |task: &TaskId| out.contains(task) || groups.iter().any(|group| group.task_id == *task);
         if let Some(stranger) = self.request.reject.iter().find(|task| !is_known(task)) {
             let (number, queue) = (self.number, &self.request.queue);
-            return Err(StoreError::Conflict(format!(
-                "`reject` names {stranger}, which is not in batch {number} of queue {queue}; name \
-                 groups of the batch after `after`"
-            )));
+            let problem = format!("{stranger} is not in batch {number}");
+            return Err(StoreError::conflict_in(
+                ("reject", problem, "[]"),
+                format!(
+                    "`reject` names {stranger}, which is not in batch {number} of queue {queue}; \
+                     name groups of the batch after `after`"
+                ),
+            ));
         }
         for group in groups {
             match self.judge_again(&group) {

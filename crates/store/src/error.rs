@@ -1,6 +1,7 @@
 //! What can go wrong with the store.
 
-use polar_types::ErrorClass;
+use polar_types::{ErrorClass, FieldProblem};
+use std::fmt;
 use std::path::PathBuf;
 
 /// Why the store could not do something.
@@ -17,7 +18,7 @@ pub enum StoreError {
     },
     /// What was submitted contradicts what is stored.
     #[error("{0}")]
-    Conflict(String),
+    Conflict(Conflict),
     /// Another running node goes by the name.
     #[error(
         "the node name {name:?} is in use by another running node, last heard of {silent_for} \
@@ -88,7 +89,34 @@ pub enum StoreError {
     Closed,
 }
 
+/// What was submitted, against what is stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Conflict {
+    message: String,
+    /// The field that contradicts it, where it is one.
+    pub field: Option<FieldProblem>,
+}
+
+impl fmt::Display for Conflict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
 impl StoreError {
+    pub(crate) fn conflict(message: String) -> Self {
+        Self::Conflict(Conflict { message, field: None })
+    }
+
+    /// A conflict that one field is the reason of: what is wrong there, and a value that fits.
+    pub(crate) fn conflict_in(
+        (field, problem, example): (&str, impl Into<String>, impl Into<String>),
+        message: String,
+    ) -> Self {
+        let field = Some(FieldProblem::new(field, problem, example));
+        Self::Conflict(Conflict { message, field })
+    }
+
     /// What kind of failure it is.
     pub fn class(&self) -> ErrorClass {
         match self {

@@ -23,7 +23,7 @@ mod signals;
 mod sqlite;
 mod weights;
 
-pub use error::StoreError;
+pub use error::{Conflict, StoreError};
 pub use filesystem::refuse_network_filesystem;
 pub use memory::MemoryStore;
 pub use regrades::NewRegrade;

@@ -360,13 +360,13 @@ pub(crate) const NODE_MEMORY: Duration = Duration::from_secs(24 * 3600);
 pub(crate) const WAITING_FOR_CANCEL: &str = "its node to end it, as the task is cancelled";
 
 pub(crate) fn not_ended(session: &SessionId) -> StoreError {
-    StoreError::Conflict(format!(
+    StoreError::conflict(format!(
         "session {session} has not ended, so that there is no stored work of it yet"
     ))
 }
 
 pub(crate) fn is_being_regraded(session: &SessionId) -> StoreError {
-    StoreError::Conflict(format!(
+    StoreError::conflict(format!(
         "the stored work of session {session} is being graded again by another evaluator; wait \
          until that has ended"
     ))
@@ -378,10 +378,19 @@ pub(crate) fn other_body(stored: &Value, sent: &TaskSpec) -> StoreError {
     let sent = serde_json::to_value(sent).unwrap_or_default();
     let field = differing_field(stored, &sent).unwrap_or_default();
     let differs = if field.is_empty() { String::new() } else { format!(": {field} differs") };
-    StoreError::Conflict(format!(
+    let message = format!(
         "task {id:?} is already stored with another body{differs}; submit the same body again, or \
          choose another task_id"
-    ))
+    );
+    let before = stored.pointer(&format!("/{}", field.replace('.', "/")));
+    let before = before.unwrap_or(&Value::Null).to_string();
+    match field.as_str() {
+        "" => StoreError::conflict(message),
+        field => StoreError::conflict_in(
+            (field, "is not what this task was stored with", before),
+            message,
+        ),
+    }
 }
 
 /// The first field that is not the same in both, with the fields that it is in.
@@ -399,11 +408,15 @@ fn differing_field(one: &Value, other: &Value) -> Option<String> {
 }
 
 pub(crate) fn session_ids_taken(task: &polar_types::TaskId) -> StoreError {
-    StoreError::Conflict(format!(
-        "the sessions of task {:?} would have the names of another task's sessions, since long \
-         task ids are cut; choose a shorter task_id",
-        task.as_str()
-    ))
+    let problem = "is cut to the names of another task's sessions";
+    StoreError::conflict_in(
+        ("task_id", problem, r#""a-shorter-name""#),
+        format!(
+            "the sessions of task {:?} would have the names of another task's sessions, since \
+             long task ids are cut; choose a shorter task_id",
+            task.as_str()
+        ),
+    )
 }
 
 /// Which of two tasks is handed out first: the more urgent, then the one that has less of its

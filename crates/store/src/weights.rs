@@ -126,10 +126,17 @@ pub(crate) fn repeat(
         None if is_over => Ok(Repeat::Again),
         Some(field) if is_over && field != "source" => Ok(Repeat::Again),
         None => Ok(Repeat::Same),
-        Some(field) => Err(StoreError::Conflict(format!(
-            "version {:?} was pushed before with another `{field}`; send the same again, or give \
-             these weights a version of their own",
-            stored.request.version
-        ))),
+        Some(field) => {
+            let before = serde_json::to_value(&stored.request).unwrap_or_default();
+            let problem = "is not what this version was pushed with before";
+            Err(StoreError::conflict_in(
+                (field, problem, before[field].to_string()),
+                format!(
+                    "version {:?} was pushed before with another `{field}`; send the same again, \
+                     or give these weights a version of their own",
+                    stored.request.version
+                ),
+            ))
+        }
     }
 }

@@ -137,6 +137,8 @@ async fn what_is_wrong_with_a_request_for_a_batch_is_named() {
     }
     let (status, answer) = server.post("/api/batches/next", &json!({ "after": 3 })).await;
     assert_eq!(status, StatusCode::CONFLICT, "{answer}");
+    let problem = &answer["error"]["problems"][0];
+    assert_eq!((&problem["field"], &problem["example"]), (&json!("after"), &json!("0")));
     for (path, wanted) in [
         ("/api/batches/default/1", StatusCode::NOT_FOUND),
         ("/api/batches/default/one", StatusCode::UNPROCESSABLE_ENTITY),

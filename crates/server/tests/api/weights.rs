@@ -50,4 +50,9 @@ async fn a_version_is_one_update() {
     let (status, refused) = server.post("/api/weights", &other).await;
     assert_eq!(status, StatusCode::CONFLICT, "{refused}");
     assert!(refused["error"]["message"].as_str().unwrap().contains("source"), "{refused}");
+    let problem = &refused["error"]["problems"][0];
+    assert_eq!(
+        (&problem["field"], &problem["example"]),
+        (&json!("source"), &json!(r#"{"label":{}}"#))
+    );
 }

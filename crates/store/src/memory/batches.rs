@@ -42,7 +42,11 @@ impl State {
             reached: weights.engines.values().any(|(engine, _)| has_reached(engine.state)),
         });
         let versions = Versions::new(asked.collect());
-        let mut plan = Plan::new(request, &versions, last)?;
+        let placed = self.tasks.values().filter(|task| task.spec.queue == request.queue);
+        let filled = placed.filter_map(|task| task.batch.filter(|(_, out)| out.is_none()));
+        let between = |number: &u64| *number > request.after && *number < last;
+        let filled = filled.map(|(number, _)| number).filter(between).min();
+        let mut plan = Plan::new(request, &versions, last, filled)?;
         let number = plan.number;
         if let Some(made) = queue.batches.get(number as usize - 1) {
             let settled = made.settled;

@@ -32,7 +32,8 @@ impl Write for Next {
         let queue = &self.request.queue;
         let last = self.note_queue(work).await?;
         let versions = versions(work.db, &self.request).await?;
-        let mut plan = Plan::new(&self.request, &versions, last)?;
+        let filled = self.first_filled(work.db, last).await?;
+        let mut plan = Plan::new(&self.request, &versions, last, filled)?;
         let number = plan.number;
         if number <= last {
             let groups = groups_of(work.db, queue, number).await?;
@@ -73,6 +74,26 @@ impl Next {
         .await
         .map_err(backend)?;
         count(&row, "last")
+    }
+
+    /// The first batch behind the cursor and before the last one that has groups.
+    async fn first_filled(
+        &self,
+        db: &mut SqliteConnection,
+        last: u64,
+    ) -> Result<Option<u64>, StoreError> {
+        let row = sqlx::query(
+            "SELECT MIN(batch) AS filled FROM task
+             WHERE queue = $1 AND batch > $2 AND batch < $3 AND left_out IS NULL",
+        )
+        .bind(self.request.queue.as_str())
+        .bind(position(self.request.after))
+        .bind(position(last))
+        .fetch_one(db)
+        .await
+        .map_err(backend)?;
+        let filled: Option<i64> = get(&row, "filled")?;
+        Ok(filled.and_then(|number| u64::try_from(number).ok()))
     }
 
     /// Ends what still runs of groups that would be left out as stale.

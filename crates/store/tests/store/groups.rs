@@ -21,6 +21,7 @@ on_every_store!(
     a_group_that_has_enough_is_stopped_early,
     queues_do_not_share_groups,
     a_cursor_that_was_never_given_is_refused,
+    a_batch_that_lost_all_its_groups_is_passed_over,
 );
 
 fn request(after: u64, fields: Value) -> BatchRequest {
@@ -87,6 +88,8 @@ async fn promise_5_a_batch_is_the_same_until_the_cursor_is_past_it(store: &dyn T
     for _ in 0..2 {
         assert_eq!(next(store, 0, json!({ "groups": 2 })).await.unwrap(), first);
     }
+    // However many are asked for.
+    assert_eq!(next(store, 0, json!({ "groups": 3 })).await.unwrap(), first);
     let second = next(store, 1, json!({})).await.unwrap();
     assert_eq!((second.number, names(&second)), (2, vec!["a"]));
     // A trainer that starts again from an older cursor finds what it had.
@@ -315,4 +318,29 @@ async fn a_cursor_that_was_never_given_is_refused(store: &dyn TaskStore) {
     assert!(refused.to_string().contains("`after` cannot be 1"), "{refused}");
     assert!(store.batch(&Default::default(), 1).await.is_err());
     assert!(store.batch(&Default::default(), 0).await.is_err());
+}
+
+/// A trainer that comes back from an older cursor gets what is to be trained on, and never nothing.
+async fn a_batch_that_lost_all_its_groups_is_passed_over(store: &dyn TaskStore) {
+    let leases = leased(store, &["a", "b", "c", "d"], json!({})).await;
+    end_both(store, &leases, "a").await;
+    let first = next(store, 0, json!({})).await.unwrap();
+    assert_eq!((first.number, names(&first)), (1, vec!["a"]));
+    // Another rank is further, and the batch that nobody has trained has aged.
+    let aged = json!({ "version": "9", "max_staleness": 1 });
+    assert_eq!(next(store, 0, aged).await, None);
+    end_both(store, &leases, "b").await;
+    end_both(store, &leases, "c").await;
+    let second = next(store, 1, json!({})).await.unwrap();
+    assert_eq!((second.number, names(&second)), (2, vec!["b"]));
+    let third = next(store, 2, json!({})).await.unwrap();
+    assert_eq!((third.number, names(&third)), (3, vec!["c"]));
+    assert_eq!(next(store, 0, json!({})).await.unwrap(), second);
+    assert_eq!(next(store, 2, json!({})).await.unwrap(), third);
+    // The newest one is filled again where it lost all.
+    assert_eq!(next(store, 2, json!({ "reject": ["c"] })).await, None);
+    end_both(store, &leases, "d").await;
+    let again = next(store, 2, json!({})).await.unwrap();
+    assert_eq!((again.number, names(&again)), (3, vec!["d"]));
+    assert_eq!(store.batch(&Default::default(), 1).await.unwrap().groups, []);
 }
