@@ -76,6 +76,25 @@ async fn probe_as(
     model: &Model,
     options: EngineOptions,
 ) -> Result<(Arc<dyn Engine>, ProbeReport), ProbeError> {
+    let patience = options.timeouts.paused;
+    match kind {
+        EngineKind::Vllm => weights::end_left_pause(transport, patience).await,
+        EngineKind::Sglang => {
+            let probing = probe_going(kind, transport, model, options);
+            return weights::ending_left_pause(transport, patience, probing).await;
+        }
+        EngineKind::LlamaCpp | EngineKind::TensorRtLlm => {}
+    }
+    probe_going(kind, transport, model, options).await
+}
+
+/// Probes an engine that is not paused.
+async fn probe_going(
+    kind: EngineKind,
+    transport: &Transport,
+    model: &Model,
+    options: EngineOptions,
+) -> Result<(Arc<dyn Engine>, ProbeReport), ProbeError> {
     let names = (model.id.as_str(), model.root.as_deref());
     if options.token_mode.is_none() && !kind.tells_ids_of_chats() {
         return Err(ProbeError::NeedsTokenMode);
@@ -92,9 +111,6 @@ async fn probe_as(
         EngineKind::TensorRtLlm => files?.vocab_size,
         _ => None,
     });
-    if kind == EngineKind::Vllm {
-        weights::end_left_pause(transport, options.timeouts.paused).await;
-    }
     let info = describe(kind, transport, model, vocab_size).await;
     let own_parsers = OwnParsers::ask(kind, transport).await;
     // Only SGLang takes tools without being able to parse calls of them.

@@ -272,8 +272,17 @@ impl Node {
                             salvage::deliver_left_behind(&sessions, &node, &courier, &draining)
                                 .await;
                             let sweeping = Sweeping::start(&providers);
+                            let mut ending = draining.clone();
+                            let work = async {
+                                // No session is to be sampled by weights that are none by now.
+                                tokio::select! {
+                                    () = weights.learned() => {}
+                                    _ = ending.wait_for(Option::is_some) => {}
+                                }
+                                dispatcher.run(draining).await
+                            };
                             let done = tokio::select! {
-                                done = dispatcher.run(draining) => done,
+                                done = work => done,
                                 never = engines.ask_regularly() => match never {},
                                 never = weights.follow() => match never {},
                                 never = orders.follow() => match never {},

@@ -28,6 +28,8 @@ pub(crate) struct WeightFollower {
     node_id: NodeId,
     engines: Arc<EnginePool>,
     target: watch::Sender<Option<WeightTarget>>,
+    /// Whether the server has answered at all.
+    learned: watch::Sender<bool>,
     /// Told when an engine is further.
     news: Arc<Notify>,
     /// Held by the engine that lets its calls end.
@@ -51,13 +53,20 @@ impl WeightFollower {
         node_id: NodeId,
         engines: Arc<EnginePool>,
     ) -> Self {
-        let (target, news, turn) = (watch::Sender::new(None), Arc::default(), Arc::default());
-        Self { client, node_id, engines, target, news, turn, changing: Mutex::default() }
+        let (target, learned) = (watch::Sender::new(None), watch::Sender::new(false));
+        let (news, turn, changing) = (Arc::default(), Arc::default(), Mutex::default());
+        Self { client, node_id, engines, target, learned, news, turn, changing }
     }
 
     /// The weights that all engines are to have.
     pub(crate) fn target(&self) -> watch::Receiver<Option<WeightTarget>> {
         self.target.subscribe()
+    }
+
+    /// Returns when the server has said which weights there are to be, if any.
+    pub(crate) async fn learned(&self) {
+        // The sender is in `self`, so that this never fails.
+        let _ = self.learned.subscribe().wait_for(|learned| *learned).await;
     }
 
     /// Reports and asks, again and again.
@@ -148,6 +157,7 @@ impl WeightFollower {
             *target = order.target;
             is_news
         });
+        self.learned.send_replace(true);
     }
 
     fn report(&self) -> WeightReport {
@@ -158,7 +168,8 @@ impl WeightFollower {
             node_id: self.node_id.clone(),
             known: target.as_ref().map(|target| target.ordinal),
             engines,
-            wait_seconds: WAIT_SECONDS,
+            // The first answer is waited for with the first session.
+            wait_seconds: if *self.learned.borrow() { WAIT_SECONDS } else { 0.0 },
         }
     }
 }

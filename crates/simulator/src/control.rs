@@ -23,6 +23,8 @@ pub enum WeightFault {
     Hang,
     /// It fails, with the weights as they were.
     Fail,
+    /// It fails when some of them are in their place.
+    HalfWay,
     /// It takes so long.
     Slow(Duration),
 }
@@ -129,11 +131,19 @@ impl Control {
                 let _ = self.fault.subscribe().wait_for(|f| *f != Some(WeightFault::Hang)).await;
             }
             Some(WeightFault::Fail) => return Err(()),
+            Some(WeightFault::HalfWay) => {
+                self.have_loaded(&format!("half of {name}"));
+                return Err(());
+            }
             Some(WeightFault::Slow(time)) => tokio::time::sleep(time).await,
             None => {}
         }
-        self.weights.write().unwrap_or_else(PoisonError::into_inner).loaded = Some(name.into());
+        self.have_loaded(name);
         Ok(())
+    }
+
+    fn have_loaded(&self, name: &str) {
+        self.weights.write().unwrap_or_else(PoisonError::into_inner).loaded = Some(name.into());
     }
 
     pub(crate) fn set_weight_fault(&self, fault: Option<WeightFault>) {

@@ -22,6 +22,12 @@ pub trait WeightEngine: Send + Sync {
         until: Instant,
     ) -> Result<(), EngineError>;
 
+    /// Whether what is under way has to end before these are put in: it cannot stand still under
+    /// them.
+    fn needs_idle(&self, _source: &WeightSource) -> bool {
+        false
+    }
+
     /// Names the weights it has.
     async fn label(&self, version: &str, until: Instant) -> Result<(), EngineError>;
 

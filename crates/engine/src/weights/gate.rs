@@ -42,6 +42,8 @@ struct State {
     version: Option<String>,
     /// How often a change failed half-way, behind which nobody knows what samples.
     doubts: u64,
+    /// The last change of weights broke off: what the engine calls them is none of their names.
+    is_half_loaded: bool,
     counted: UpdateCalls,
 }
 
@@ -131,15 +133,34 @@ impl Gate {
         let mut state = self.state();
         state.switches += 1;
         state.version = Some(version.to_owned());
+        state.is_half_loaded = false;
     }
 
-    /// A change failed half-way: what goes on is sampled by nobody knows which weights.
-    pub(super) fn doubt(&self) {
-        self.state().doubts += 1;
+    /// A change failed half-way: what goes on is sampled by nobody knows which weights. `is_load`
+    /// says that weights were moved, and not only their name.
+    pub(super) fn doubt(&self, is_load: bool) {
+        let mut state = self.state();
+        state.doubts += 1;
+        state.is_half_loaded |= is_load;
     }
 
-    /// Notes which weights there are, where that was another's doing.
-    pub(super) fn found(&self, version: &str) {
+    /// Whether the last change of weights broke off, and none has come through since.
+    pub(super) fn is_half_loaded(&self) -> bool {
+        self.state().is_half_loaded
+    }
+
+    /// Notes what the engine calls its weights: others than the gate knows are another's doing, as
+    /// behind a restart. None where nobody has named them.
+    pub(super) fn found(&self, version: Option<&str>) {
+        let mut state = self.state();
+        if state.version.is_some() && state.version.as_deref() != version {
+            state.switches += 1;
+            state.version = version.map(str::to_owned);
+        }
+    }
+
+    /// Calls that begin now are sampled by this version, whoever put it in.
+    pub(super) fn has(&self, version: &str) {
         if !self.serves(version) {
             self.switched(version);
         }

@@ -34,16 +34,20 @@ impl Weights {
         self.tell_counts();
         match state {
             WeightState::Fenced => self.bring_to(update, true).await,
-            WeightState::Current => self.compare(update).await,
-            // It serves what it has always had.
+            WeightState::Current => self.compare(update, Some(update.version.clone())).await,
+            // It serves what it had before, as long as it has that.
+            WeightState::Unchanged => {
+                let kept = self.told.borrow().engine.version.clone();
+                self.compare(update, kept).await;
+            }
             _ => {}
         }
     }
 
-    async fn compare(&self, update: &WeightUpdateRequest) {
+    async fn compare(&self, update: &WeightUpdateRequest, kept: Option<String>) {
         let Some(engine) = self.engine.weight_engine() else { return };
         match engine.version(Instant::now() + ANSWER).await {
-            Ok(found) if found.as_ref() == Some(&update.version) => {}
+            Ok(found) if found == kept => {}
             Ok(found) => {
                 let found = found.as_deref().unwrap_or("none");
                 tracing::warn!(found, wanted = update.version, "the engine lost its weights");

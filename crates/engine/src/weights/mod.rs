@@ -26,6 +26,7 @@ mod vllm;
 pub use engine::WeightEngine;
 pub use reply::CONTINUED;
 pub(crate) use served::served;
+pub(crate) use sglang::ending_left_pause;
 pub(crate) use vllm::end_left_pause;
 
 use crate::Engine;

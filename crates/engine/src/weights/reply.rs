@@ -8,7 +8,7 @@ use super::served::{is_lost, takes_no_ids};
 use crate::{Engine, EngineEnd, EngineError, EngineEvent, EngineStream, SampleRequest};
 use futures_util::{StreamExt, stream};
 use polar_convo::{FinishReason, Usage};
-use polar_types::WeightSpan;
+use polar_types::{ErrorClass, WeightSpan};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -220,6 +220,10 @@ impl SampledOn {
                     if !self.gate.opened(until).await || Instant::now() >= until {
                         return Err(error);
                     }
+                    tokio::time::sleep(AGAIN).await;
+                }
+                // All that was ended comes back at once, and its harness cannot be told to wait.
+                Err(error) if error.class == ErrorClass::Overloaded && Instant::now() < until => {
                     tokio::time::sleep(AGAIN).await;
                 }
                 Err(error) => return Err(error),

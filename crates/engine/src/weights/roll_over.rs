@@ -84,11 +84,14 @@ impl Weights {
         };
         let found = engine.version(soon(until)).await.map_err(not_begun)?;
         self.told.send_modify(|told| told.engine.version.clone_from(&found));
+        self.gate.found(found.as_deref().filter(|found| *found != UNNAMED));
         let version = &update.version;
-        let is_there =
-            found.as_ref() == Some(version) && (version != UNNAMED || self.gate.serves(version));
+        // Behind a load that broke off, a name says nothing of the weights.
+        let is_there = found.as_ref() == Some(version)
+            && !self.gate.is_half_loaded()
+            && (version != UNNAMED || self.gate.serves(version));
         if is_there {
-            self.gate.found(version);
+            self.gate.has(version);
         } else if again && !update.source.is_repeatable() {
             let found = found.as_deref().unwrap_or("none");
             return Err(Stop::Fenced(format!(
@@ -129,18 +132,24 @@ impl Weights {
         until: Instant,
     ) -> Result<(), Stop> {
         match update.mode {
-            UpdateMode::Pause => Ok(()),
-            UpdateMode::Drain => {
-                // A quarter is left for the change itself.
-                let reserve = Duration::from_secs_f64(update.deadline_seconds / 4.0);
-                match self.gate.idle(until - reserve).await {
-                    true => Ok(()),
-                    false => Err(still_running(self.gate.in_flight(), update)),
-                }
-            }
+            UpdateMode::Pause => {}
+            UpdateMode::Drain => return self.let_end(update, until).await,
             UpdateMode::Continue => {
-                self.end_in_engine(engine, until.min(Instant::now() + ABORTS)).await
+                self.end_in_engine(engine, until.min(Instant::now() + ABORTS)).await?;
             }
+        }
+        match engine.needs_idle(&update.source) {
+            true => self.let_end(update, until).await,
+            false => Ok(()),
+        }
+    }
+
+    /// Waits until nothing is under way. A quarter of the time is left for the change itself.
+    async fn let_end(&self, update: &WeightUpdateRequest, until: Instant) -> Result<(), Stop> {
+        let reserve = Duration::from_secs_f64(update.deadline_seconds / 4.0);
+        match self.gate.idle(until - reserve).await {
+            true => Ok(()),
+            false => Err(still_running(self.gate.in_flight(), update)),
         }
     }
 
@@ -179,7 +188,7 @@ impl Weights {
             Err(_) => Ok(()),
         };
         if matches!(changed, Err(Stop::Fenced(_))) {
-            self.gate.doubt();
+            self.gate.doubt(update.source != (WeightSource::Label {}));
         }
         let resumed = resume(engine).await;
         paused.map_err(not_begun)?;

@@ -3,10 +3,13 @@
 use super::engine::{WeightEngine, of_request};
 use crate::EngineError;
 use crate::sglang::{MODEL_INFO, Sglang};
+use crate::transport::Transport;
 use async_trait::async_trait;
 use polar_types::{ErrorClass, WeightSource};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use std::future::Future;
+use std::time::Duration;
 use tokio::time::Instant;
 
 #[derive(Deserialize)]
@@ -47,13 +50,22 @@ impl WeightEngine for Sglang {
             WeightSource::Lora { name, path } => {
                 let unloaded =
                     self.told("/unload_lora_adapter", &json!({"lora_name": name}), until).await;
-                match unloaded {
+                let was_there = match unloaded {
+                    Ok(_) => true,
                     // There was none of that name.
-                    Err(error) if error.class != ErrorClass::Invalid => return Err(error),
-                    _ => {}
-                }
+                    Err(error) if error.class == ErrorClass::Invalid => false,
+                    Err(error) => return Err(error),
+                };
                 let body = json!({"lora_name": name, "lora_path": path});
-                self.told("/load_lora_adapter", &body, until).await.map(drop)
+                let loaded = self.told("/load_lora_adapter", &body, until).await;
+                loaded.map(drop).map_err(|error| match was_there {
+                    // No refusal that leaves it as it was.
+                    true => EngineError::new(
+                        ErrorClass::Unavailable,
+                        format!("{}; the adapter before is gone", error.message),
+                    ),
+                    false => error,
+                })
             }
             WeightSource::Engine { requests } => {
                 for (index, call) in requests.iter().enumerate() {
@@ -64,6 +76,11 @@ impl WeightEngine for Sglang {
             }
             WeightSource::Label {} => Ok(()),
         }
+    }
+
+    /// It unloads an adapter once no request uses it, and those that stand still never end.
+    fn needs_idle(&self, source: &WeightSource) -> bool {
+        matches!(source, WeightSource::Lora { .. })
     }
 
     async fn label(&self, version: &str, until: Instant) -> Result<(), EngineError> {
@@ -90,6 +107,28 @@ impl WeightEngine for Sglang {
             self.told("/abort_request", &json!({"rid": id}), until).await?;
         }
         Ok(())
+    }
+}
+
+/// The same work at a server that may have been left paused, by whoever is gone: it does not say
+/// whether it is, and answers nothing that is to be sampled. What takes longer than that makes it
+/// go on, which does nothing to one that goes.
+pub(crate) async fn ending_left_pause<T>(
+    transport: &Transport,
+    patience: Duration,
+    work: impl Future<Output = T>,
+) -> T {
+    let go_on = async {
+        tokio::time::sleep(patience).await;
+        let until = Instant::now() + Duration::from_secs(10);
+        if let Err(error) = transport.tell("/continue_generation", &json!({}), until).await {
+            tracing::warn!(%error, "the engine answers nothing, and was not told to go on");
+        }
+        std::future::pending::<T>().await
+    };
+    tokio::select! {
+        done = work => done,
+        never = go_on => never,
     }
 }
 

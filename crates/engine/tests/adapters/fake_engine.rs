@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 /// A request as the server got it.
 #[derive(Debug, Clone)]
@@ -31,6 +31,8 @@ impl Asked {
 /// What the server does with it.
 pub(crate) enum Answer {
     Json(u16, String),
+    /// The same once it may.
+    When(watch::Receiver<bool>, Box<Answer>),
     WithHeader(u16, (&'static str, &'static str), String),
     /// These bytes as an event stream, then its end.
     Stream(String),
@@ -121,7 +123,15 @@ async fn serve(
     loop {
         let asked = read_request(&mut socket).await?;
         log.lock().unwrap().push(asked.clone());
-        match handler(&asked) {
+        let answer = match handler(&asked) {
+            Answer::When(mut may, answer) => {
+                may.wait_for(|may| *may).await.ok()?;
+                *answer
+            }
+            answer => answer,
+        };
+        match answer {
+            Answer::When(..) => return None,
             Answer::Json(status, body) => write_body(&mut socket, status, "", &body).await?,
             Answer::WithHeader(status, (name, value), body) => {
                 write_body(&mut socket, status, &format!("{name}: {value}\r\n"), &body).await?;
@@ -206,24 +216,27 @@ pub(crate) async fn recorded(
     engine: &'static str,
     pages: impl Fn(&Asked) -> Answer + Send + Sync + 'static,
 ) -> FakeEngine {
-    FakeEngine::start(move |asked| {
-        if asked.path != "/v1/chat/completions" {
-            return pages(asked);
-        }
-        if asked.body["logit_bias"].get("-1").is_some() {
-            return Answer::Json(400, fixture(&format!("{engine}/no_such_id.json")));
-        }
-        let kind = match (asked.body.get("tools"), asked.body.get("stop")) {
-            (Some(_), _) => "tool",
-            (_, Some(_)) => "stop",
-            _ => "text",
-        };
-        match asked.streams() {
-            true => Answer::Stream(fixture(&format!("{engine}/{kind}.sse"))),
-            false => Answer::json(fixture(&format!("{engine}/{kind}.json"))),
-        }
+    FakeEngine::start(move |asked| match asked.path.as_str() {
+        "/v1/chat/completions" => reply_of(engine, asked),
+        _ => pages(asked),
     })
     .await
+}
+
+/// The recorded reply to a call.
+pub(crate) fn reply_of(engine: &str, asked: &Asked) -> Answer {
+    if asked.body["logit_bias"].get("-1").is_some() {
+        return Answer::Json(400, fixture(&format!("{engine}/no_such_id.json")));
+    }
+    let kind = match (asked.body.get("tools"), asked.body.get("stop")) {
+        (Some(_), _) => "tool",
+        (_, Some(_)) => "stop",
+        _ => "text",
+    };
+    match asked.streams() {
+        true => Answer::Stream(fixture(&format!("{engine}/{kind}.sse"))),
+        false => Answer::json(fixture(&format!("{engine}/{kind}.json"))),
+    }
 }
 
 pub(crate) async fn connect(server: &FakeEngine) -> Arc<dyn Engine> {

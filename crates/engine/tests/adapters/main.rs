@@ -12,3 +12,4 @@ mod probe;
 mod sglang;
 mod tokens;
 mod vllm;
+mod weights;

@@ -468,6 +468,82 @@ async fn a_request_of_the_trainers_that_fails_is_named() {
     }
 }
 
+/// A load that broke off leaves the name of the weights before on what is there now. Going back to
+/// those loads them again.
+#[tokio::test(flavor = "multi_thread")]
+async fn promise_3_weights_that_a_broken_load_was_over_are_loaded_again_when_they_are_wanted() {
+    let served = Served::start(Some(simulated_model()), 200.0).await;
+    let before = update("16", UpdateMode::Pause);
+    within("the update", served.weights.bring_to(&before, false)).await;
+    served.simulator.set_weight_fault(Some(WeightFault::HalfWay));
+    within("the update", served.weights.bring_to(&update("17", UpdateMode::Pause), false)).await;
+    assert_eq!(served.state(), WeightState::Fenced);
+    served.simulator.set_weight_fault(None);
+    within("the update", served.weights.bring_to(&before, false)).await;
+    assert_eq!(served.state(), WeightState::Current, "{}", served.reason());
+    all_answered(served.calls(4).await).await;
+    served.session.close().unwrap();
+    checked(&served.rig.recorded("s"), &served.simulator.sampled());
+}
+
+/// Left as it was, an engine has what it had; once it is restarted it has that no longer.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_engine_that_was_left_as_it_was_and_comes_back_is_brought_to_what_is_wanted() {
+    let served = Served::start(None, 60.0).await;
+    within("the update", served.weights.bring_to(&update("16", UpdateMode::Pause), false)).await;
+    let calls = served.calls(2).await;
+    let short = WeightUpdateRequest { deadline_seconds: 0.2, ..update("17", UpdateMode::Drain) };
+    within("the update", served.weights.bring_to(&short, false)).await;
+    assert_eq!(served.state(), WeightState::Unchanged);
+    all_answered(calls).await;
+    let keeping = served.keep(&WeightUpdateRequest { deadline_seconds: 20.0, ..short });
+    let Served { rig, simulator, weights, session } = served;
+    let listen = simulator.addr;
+    simulator.shutdown().await;
+    let mut told = weights.told();
+    let fenced = |told: &polar_engine::Told| told.engine.state == WeightState::Fenced;
+    within("the fence", told.wait_for(fenced)).await.unwrap();
+    let simulator = polar_simulator::serve(slow(listen, 60.0)).await.unwrap();
+    let served = Served { rig, simulator, weights, session };
+    served.becomes(WeightState::Current).await;
+    keeping.abort();
+    let (path, body) = dialects(false)[1].clone();
+    all_answered(vec![served.ask(path, &body)]).await;
+    served.session.close().unwrap();
+    let recorded = served.rig.recorded("s");
+    let last = &recorded.calls().last().unwrap().meta.weight_versions;
+    assert_eq!(last[0].version.as_deref(), Some("17"));
+}
+
+/// Restarted, it refuses what is wanted, and serves on with what it came back with: nobody says
+/// that it has what it had before.
+#[tokio::test(flavor = "multi_thread")]
+async fn promise_3_weights_that_went_with_a_restart_are_not_told_of_replies() {
+    let served = Served::start(None, 200.0).await;
+    within("the update", served.weights.bring_to(&update("16", UpdateMode::Pause), false)).await;
+    let Served { rig, simulator, weights, session } = served;
+    let listen = simulator.addr;
+    simulator.shutdown().await;
+    let simulator = polar_simulator::serve(slow(listen, 200.0)).await.unwrap();
+    let served = Served { rig, simulator, weights, session };
+    let refused = WeightUpdateRequest {
+        source: WeightSource::Disk { path: "/".to_owned() },
+        ..update("17", UpdateMode::Pause)
+    };
+    within("the update", served.weights.bring_to(&refused, false)).await;
+    assert_eq!(served.state(), WeightState::Unchanged, "{}", served.reason());
+    let (path, body) = dialects(false)[1].clone();
+    all_answered(vec![served.ask(path, &body)]).await;
+    served.session.close().unwrap();
+    let recorded = served.rig.recorded("s");
+    let said = recorded.calls()[0].meta.weight_versions.iter().map(|span| &span.version);
+    assert!(
+        said.clone().all(|said| said.as_deref() != Some("16")),
+        "{:?}",
+        said.collect::<Vec<_>>()
+    );
+}
+
 /// Whoever paused it was killed: nothing would ever answer.
 #[tokio::test(flavor = "multi_thread")]
 async fn promise_6_an_engine_that_was_left_paused_goes_on() {

@@ -120,7 +120,15 @@ async fn a_node_that_comes_later_brings_its_engine_to_the_newest_weights() {
     assert_eq!(status, 202);
     let none: WeightUpdate = cluster.get("/api/weights/17").await;
     assert_eq!((none.status, none.engines.len()), (UpdateStatus::Rolling, 0));
+    // Work is there before it, and nothing of it is sampled by what its engine was started with.
+    let task = cluster.submit(json!({"num_samples": 2, "max_attempts": 1})).await;
     let node = cluster.node("late").await;
+    for session in cluster.ended(&task).await {
+        let trajectory = cluster.trajectory(&session).await;
+        let spans = trajectory.traces.iter().flat_map(|trace| &trace.weight_versions);
+        assert!(spans.clone().count() > 0);
+        assert!(spans.clone().all(|span| span.version.as_deref() == Some("17")));
+    }
     let done = cluster.settled("17").await;
     assert_eq!(done.status, UpdateStatus::Current, "{done:?}");
     within(node.shutdown(Duration::ZERO)).await;
