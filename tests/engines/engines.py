@@ -9,12 +9,14 @@
 `run` tells the command where they are: POLAR_TEST_LLAMA, POLAR_TEST_VLLM and
 POLAR_TEST_SGLANG hold their URLs, POLAR_TEST_MODEL the folder of their model as Hugging Face
 lays it out, POLAR_TEST_VISION and POLAR_TEST_VISION_MODEL the same of an engine that sees;
-POLAR_TEST_RAW_TEXT is set with `--raw-text`. Everything is cached under
+POLAR_TEST_RAW_TEXT is set with `--raw-text`, and POLAR_TEST_LLAMA_COMMAND says in JSON how another
+llama.cpp is started, at the port that takes the place of `PORT`. Everything is cached under
 `$POLAR_CACHE` or `~/.cache/polar`. Needs Python 3.11 on x86-64 Linux and nothing else.
 """
 
 import argparse
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -46,7 +48,7 @@ PARSERS = {
 }
 
 
-def command(engine: str, port: int, raw_text: bool = False) -> tuple[list[str], dict[str, str]]:
+def command(engine: str, port: int | str, raw_text: bool = False) -> tuple[list[str], dict[str, str]]:
     """The command line of an engine and what its environment needs."""
     base, _, kind = engine.partition("-")
     folder = installs.install(base)
@@ -206,6 +208,10 @@ def run(engines: list[str], line: list[str], raw_text: bool) -> int:
             url = stack.enter_context(running(engine, raw_text=raw_text))
             name = "VISION" if engine.endswith("-vision") else engine.upper()
             environment[f"POLAR_TEST_{name}"] = url
+            if engine == "llama":
+                line_of, its_environment = command(engine, "PORT", raw_text)
+                more = {"line": line_of, "environment": its_environment}
+                environment["POLAR_TEST_LLAMA_COMMAND"] = json.dumps(more)
             print(f"{engine} at {url} after {time.monotonic() - started:.1f} s", file=sys.stderr)
         code = subprocess.run(line, env=environment, check=False).returncode
         if code:

@@ -166,7 +166,7 @@ impl Gateway {
         options: SessionOptions,
     ) -> Result<SessionHandle, GatewayError> {
         let counts = Arc::clone(&self.counts);
-        let session = Arc::new(Session::open(options, self.engines.founder(), counts)?);
+        let session = Arc::new(Session::open(options, &self.engines, counts)?);
         self.sessions
             .write()
             .unwrap_or_else(PoisonError::into_inner)

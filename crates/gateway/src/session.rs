@@ -8,8 +8,7 @@ use crate::prompt::SessionPrompts;
 use crate::{Gateway, GatewayError, Outage};
 use axum::http::HeaderMap;
 use polar_convo::{Normaliser, ResponsesHistory, TurnMemory};
-use polar_engine::Engine;
-use polar_record::{CallRecord, JournalError, JournalWriter, SessionHeader};
+use polar_record::{CallRecord, ENGINES, JournalError, JournalWriter, SessionHeader};
 use polar_types::{ErrorClass, HistoryPolicy, SamplingPins, SessionId};
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
@@ -86,11 +85,12 @@ pub(crate) struct Session {
 impl Session {
     pub(crate) fn open(
         options: SessionOptions,
-        engine: &dyn Engine,
+        engines: &EnginePool,
         counts: Arc<Counts>,
     ) -> Result<Self, GatewayError> {
+        let engine = engines.founder();
         let mut header = options.header;
-        header.engine = serde_json::to_value(engine.info()).unwrap_or_default();
+        header.engine = described(engines);
         let evidence = header.rules.headers();
         let normaliser = Normaliser::new(&header.rules.normalise)?;
         let stand_ins = header.rules.stand_ins.iter().map(|rule| rule.tool.clone()).collect();
@@ -286,6 +286,19 @@ impl SessionHandle {
         self.gateway.forget(self.session.secret());
         Ok(self.session.close()?)
     }
+}
+
+/// What a journal says of the engines that there are: what the first is, which all are to a session,
+/// and where there are several, the URL of each. Calls say which they were at.
+fn described(engines: &EnginePool) -> serde_json::Value {
+    let mut engine = serde_json::to_value(engines.info()).unwrap_or_default();
+    if engines.is_many()
+        && let Some(fields) = engine.as_object_mut()
+    {
+        let urls = engines.engines().iter().map(|engine| engine.info().url.clone()).collect();
+        fields.insert(ENGINES.to_owned(), urls);
+    }
+    engine
 }
 
 /// 256 random bits. The prefix makes a leaked one easy to find and to scan for.

@@ -79,6 +79,9 @@ use std::path::PathBuf;
 /// Where [`CallMeta::extra`] says which engine the call was asked of, on a node that has or had several.
 pub const ENGINE: &str = "engine";
 
+/// Where there are several engines, the field of a header's `engine` that has the URLs of all.
+pub const ENGINES: &str = "engines";
+
 /// First record of a journal.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SessionHeader {

@@ -1,6 +1,6 @@
 //! Lays calls out as one token sequence with its mask, logprobs and messages.
 
-use polar_record::{RecordedCall, RecordedSession};
+use polar_record::{ENGINE, ENGINES, RecordedCall, RecordedSession};
 use polar_types::{LineageInfo, TokenCounts, Trace, UntrainedReason, WeightSpan};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
@@ -184,7 +184,7 @@ fn sampling(session: &RecordedSession, call: &RecordedCall, before: &Value) -> V
     for name in ["carried", "tool_choice"] {
         sampling.extend(call.meta.extra.get(name).map(|value| (name.to_owned(), value.clone())));
     }
-    sampling.insert("engine".to_owned(), session.header.engine.clone());
+    sampling.insert("engine".to_owned(), engine(session, call));
     sampling.insert("logprob_mode".to_owned(), json!(call.meta.logprob_mode));
     if let Value::Object(before) = before {
         let varied = varied(before, &sampling);
@@ -193,6 +193,16 @@ fn sampling(session: &RecordedSession, call: &RecordedCall, before: &Value) -> V
         }
     }
     Value::Object(sampling)
+}
+
+/// The engine that a call was at: where there are several, the call says which.
+fn engine(session: &RecordedSession, call: &RecordedCall) -> Value {
+    let mut engine = session.header.engine.clone();
+    if let (Value::Object(fields), Some(url)) = (&mut engine, call.meta.extra.get(ENGINE)) {
+        fields.remove(ENGINES);
+        fields.insert("url".to_owned(), url.clone());
+    }
+    engine
 }
 
 const VARIED: &str = "varied";

@@ -177,6 +177,11 @@ impl Engines {
             .map(|trace| trace.loss_mask.iter().filter(|mask| **mask == 1).count())
             .sum();
         assert_eq!(trained, sampled, "{}: trained once", agent.name);
+        for trace in &built.trajectory.traces {
+            let last = trace.calls.last().unwrap();
+            let call = recorded.calls().iter().find(|call| call.meta.call_id == *last).unwrap();
+            assert_eq!(trace.sampling["engine"]["url"], call.meta.extra[ENGINE]);
+        }
         answered.iter().map(|call| call.meta.extra[ENGINE].as_str().unwrap().to_owned()).collect()
     }
 }
@@ -253,6 +258,8 @@ async fn promise_2_a_session_stays_at_the_engine_that_holds_its_prefix() {
     for agent in &agents {
         let places = engines.checked(agent, 5);
         assert!(places.iter().all(|place| *place == places[0]), "{places:?}");
+        let recorded = engines.rig.recorded(&agent.name);
+        assert_eq!(recorded.header.engine["engines"], json!(engines.urls));
         *sessions.entry(places[0].clone()).or_default() += 1;
     }
     let spread: Vec<usize> = engines.urls.iter().map(|url| sessions[url]).collect();

@@ -120,7 +120,7 @@ pub(crate) fn without_failed_calls(session: RecordedSession) -> RecordedSession 
     RecordedSession::from_calls(&session.header, calls).unwrap()
 }
 
-fn header() -> SessionHeader {
+pub(crate) fn header() -> SessionHeader {
     SessionHeader {
         session_id: "session".parse().unwrap(),
         task_id: "task".parse().unwrap(),

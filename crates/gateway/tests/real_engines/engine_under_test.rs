@@ -59,6 +59,12 @@ impl EngineUnderTest {
         Self::at(url, files).await
     }
 
+    /// One that the test has started itself.
+    pub(crate) async fn at_in_token_mode(url: String) -> Self {
+        let files = ModelFiles::read(model_folder()).unwrap();
+        Self::told(Self::at(url, Some(files)).await)
+    }
+
     async fn at(url: String, files: Option<ModelFiles>) -> Result<Self, ProbeError> {
         let gives_raw_text = std::env::var("POLAR_TEST_RAW_TEXT").is_ok();
         let parsers = match gives_raw_text {
@@ -103,7 +109,7 @@ pub(crate) fn model_folder() -> PathBuf {
     variable("POLAR_TEST_MODEL").into()
 }
 
-fn variable(name: &str) -> String {
+pub(crate) fn variable(name: &str) -> String {
     match std::env::var(name) {
         Ok(value) => value,
         Err(_) => panic!("{name} is not set: run this test through tests/engines/engines.py"),

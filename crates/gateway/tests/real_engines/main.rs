@@ -12,6 +12,7 @@ mod direct;
 mod engine_under_test;
 mod faults;
 mod ids;
+mod several;
 mod token_mode;
 mod vision;
 mod weights;
@@ -186,6 +187,11 @@ async fn vllm_tells_which_weights_sampled_ids_that_were_aborted() {
 #[tokio::test]
 async fn llama_gives_ids_that_make_no_characters() {
     ids::llama_gives_ids_that_make_no_characters().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn llama_sessions_outlive_one_of_two_servers() {
+    several::sessions_outlive_one_of_two_servers().await;
 }
 
 #[tokio::test]
