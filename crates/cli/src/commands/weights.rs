@@ -4,7 +4,9 @@ use crate::api::Api;
 use crate::args::{Weights, WeightsPush, WeightsStatus};
 use crate::display;
 use anyhow::{Context, Result, bail};
-use polar_types::{EngineWeights, UpdateStatus, WeightSource, WeightUpdate, WeightUpdateRequest};
+use polar_types::{
+    EngineWeights, UpdateStatus, WeightSource, WeightState, WeightUpdate, WeightUpdateRequest,
+};
 use std::io::Write as _;
 
 /// How long the server is asked to wait at a time.
@@ -71,9 +73,19 @@ async fn status(args: WeightsStatus) -> Result<()> {
         None => writeln!(out, "no weights were pushed; engines serve what they were started with")?,
     }
     for older in list.updates.iter().skip(1) {
-        writeln!(out, "{}: {}", older.request.version, summary(older))?;
+        write!(out, "{}: {}\n{}", older.request.version, summary(older), failures(older))?;
     }
     Ok(())
+}
+
+/// What became of older weights where an engine did not take them: they are in no table any more.
+fn failures(update: &WeightUpdate) -> String {
+    let failed = update.engines.iter().filter(|engine| engine.state != WeightState::Current);
+    let lines = failed.map(|engine| {
+        let node = engine.node_id.as_ref().map(|node| format!("{node}, ")).unwrap_or_default();
+        format!("  {node}{}: {engine}\n", engine.engine)
+    });
+    lines.collect()
 }
 
 fn shown(update: &WeightUpdate) -> String {
@@ -112,7 +124,7 @@ fn summary(update: &WeightUpdate) -> String {
         UpdateStatus::Current => "every engine serves it",
         UpdateStatus::Partial => "some engines do not serve it",
         UpdateStatus::Superseded => {
-            "superseded by newer weights; to go back to these, push them under another name"
+            "superseded by newer weights; to go back to these, push them again"
         }
     };
     match update.seconds {
@@ -120,5 +132,26 @@ fn summary(update: &WeightUpdate) -> String {
             format!("{status}, after {seconds:.2} s ({})", update.request.mode.as_str())
         }
         None => format!("{status} ({})", update.request.mode.as_str()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn what_became_of_older_weights_is_told_where_an_engine_did_not_take_them() {
+        let engine = |url: &str, state: &str, reason: Option<&str>| json!({"node_id": "a", "engine": url, "state": state, "reason": reason});
+        let update = json!({
+            "version": "17", "source": {"label": {}}, "ordinal": 1, "status": "superseded",
+            "requested_at": "2026-01-01T00:00:00Z", "engines": [
+                engine("http://one", "current", None),
+                engine("http://two", "fenced", Some("it failed to load")),
+            ],
+        });
+        let update: WeightUpdate = serde_json::from_value(update).unwrap();
+        assert_eq!(failures(&update), "  a, http://two: fenced: it failed to load\n");
+        assert!(summary(&update).contains("push them again"), "{}", summary(&update));
     }
 }
