@@ -12,7 +12,9 @@ size asked for, whose tokens are random. Then the batch is read three ways, in t
 - ``arrays``: `PolarClient.batch_arrays`, copied into NumPy arrays of the trainer's own.
 
 With ``--stream GB`` a batch of so many gigabytes is read as arrays afterwards, and the resident
-memory of the reader and of the server is told before and after.
+memory of the reader and of the server is told before and after. With ``--export GB`` a task is
+written by `polar export` as a Parquet file of so many gigabytes, and the most memory that it took is
+told beside that for a hundredth of it.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import os
 import random
 import resource
 import statistics
@@ -216,6 +219,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=32_000, help="tokens of one session")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--stream", type=float, default=0.0, metavar="GB")
+    parser.add_argument("--export", type=float, default=0.0, metavar="GB")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         ground = Ground(asked.polar, Path(folder))
@@ -223,6 +227,8 @@ def main() -> None:
             compare(ground, asked)
             if asked.stream:
                 stream(ground, asked)
+            if asked.export:
+                export(ground, asked.export, asked.polar, Path(folder))
         finally:
             ground.stop()
 
@@ -278,6 +284,37 @@ def stream(ground: Ground, asked: argparse.Namespace) -> None:
         f"resident MB of the server {before[0]:.0f} -> {after[0]:.0f}, "
         f"most of the reader {before[1]:.0f} -> {after[1]:.0f}"
     )
+
+
+def export(ground: Ground, gigabytes: float, polar: str, folder: Path) -> None:
+    found = trajectory(200_000)
+    content = json.dumps(found).encode()
+    files = {"trajectory.json": content}
+    print("\n| sessions | read, GB | file, GB | seconds | most memory, MB |\n|---|---|---|---|---|")
+    one = exported(ground, polar, folder, 8, files, found["tokens"]["trained"])
+    for part in (0.01, 1.0):
+        sessions = max(1, round(part * gigabytes * 1e9 / one))
+        exported(ground, polar, folder, sessions, files, found["tokens"]["trained"])
+
+
+def exported(
+    ground: Ground, polar: str, folder: Path, sessions: int, files: dict[str, bytes], trained: int
+) -> float:
+    """Bytes of the file for each session."""
+    task, out = f"export-{sessions}", folder / "rows.parquet"
+    ground.fill(task, sessions, files, trained)
+    command = [polar, "export", task, "--format=parquet", f"--out={out}", f"--server={ground.url}"]
+    started = time.perf_counter()
+    running = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    _, status, used = os.wait4(running.pid, 0)
+    taken = time.perf_counter() - started
+    assert status == 0, status
+    size = out.stat().st_size
+    out.unlink()
+    read = sessions * sum(map(len, files.values())) / 1e9
+    memory = used.ru_maxrss / 1024
+    print(f"| {sessions} | {read:.1f} | {size / 1e9:.2f} | {taken:.0f} | {memory:.0f} |", flush=True)
+    return size / sessions
 
 
 if __name__ == "__main__":
