@@ -272,17 +272,17 @@ fn error_text(status: StatusCode, body: &str) -> String {
     let Some(message) = error["message"].as_str() else {
         return format!("the server answered {status}: {}", body.trim());
     };
-    let mut text = message.to_owned();
-    for problem in error["problems"].as_array().into_iter().flatten() {
+    let problems = error["problems"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let line = |problem: &Value| {
         let part = |name: &str| problem[name].as_str().unwrap_or_default().to_owned();
-        text.push_str(&format!(
-            "\n  {}: {} (for example {})",
-            part("field"),
-            part("problem"),
-            part("example")
-        ));
+        format!("{}: {} (for example {})", part("field"), part("problem"), part("example"))
+    };
+    // Of a single one the message says the same.
+    if let [problem] = problems {
+        return line(problem);
     }
-    text
+    let lines = problems.iter().map(|problem| format!("\n  {}", line(problem)));
+    message.to_owned() + &lines.collect::<String>()
 }
 
 #[cfg(test)]
@@ -344,12 +344,21 @@ mod tests {
 
     #[test]
     fn errors_name_each_field_with_its_mend() {
-        let body = r#"{"error":{"code":"invalid","message":"the task is not valid","problems":[
-            {"field":"num_samples","problem":"must be at least 1","example":"8"}]}}"#;
+        let body = r#"{"error":{"code":"invalid","message":"2 fields are wrong","problems":[
+            {"field":"num_samples","problem":"must be at least 1","example":"8"},
+            {"field":"weight","problem":"must be at least 1","example":"1"}]}}"#;
         let text = error_text(StatusCode::UNPROCESSABLE_ENTITY, body);
         assert_eq!(
             text,
-            "the task is not valid\n  num_samples: must be at least 1 (for example 8)"
+            "2 fields are wrong\n  num_samples: must be at least 1 (for example 8)\n  \
+             weight: must be at least 1 (for example 1)"
         );
+        // One is said once.
+        let body = r#"{"error":{"code":"invalid","message":"weight: must be at least 1",
+            "problems":[{"field":"weight","problem":"must be at least 1","example":"1"}]}}"#;
+        let text = error_text(StatusCode::UNPROCESSABLE_ENTITY, body);
+        assert_eq!(text, "weight: must be at least 1 (for example 1)");
+        let body = r#"{"error":{"code":"conflict","message":"it is taken"}}"#;
+        assert_eq!(error_text(StatusCode::CONFLICT, body), "it is taken");
     }
 }

@@ -244,7 +244,8 @@ pub trait Sandbox: Send + Sync {
     /// Base URL of the gateway as seen inside, without a path: `http://127.0.0.1:PORT`.
     fn gateway_url(&self) -> &str;
 
-    /// Writes a file; parents are created. Relative paths start at the work folder.
+    /// Writes a file; parents are created. Relative paths start at the work folder. A link, pipe or
+    /// device in its place is replaced, and never written through.
     async fn write_file(
         &self,
         path: &str,

@@ -4,12 +4,15 @@
 //! sandboxes must go on. So the file itself is held open, and when its name no longer
 //! leads to it, it is put where nobody else writes.
 
-use std::fs::{self, File, Permissions};
+use std::fs::{self, File};
 use std::io::{self, Seek};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
-use tempfile::NamedTempFile;
+
+/// Writes its stdin to `$1`, to be executed.
+const WRITE: &str = r#"cat >"$1" && chmod 755 "$1""#;
 
 #[derive(Debug)]
 pub(crate) struct Program {
@@ -24,9 +27,11 @@ impl Program {
     /// Holds the program at `path`. `copy` is where it may be put; what an earlier process
     /// left there is removed.
     pub(crate) fn open(path: &Path, copy: PathBuf) -> io::Result<Program> {
-        match fs::remove_file(&copy) {
-            Err(problem) if problem.kind() != io::ErrorKind::NotFound => return Err(problem),
-            _ => {}
+        for earlier in [&copy, &unfinished(&copy)] {
+            match fs::remove_file(earlier) {
+                Err(problem) if problem.kind() != io::ErrorKind::NotFound => return Err(problem),
+                _ => {}
+            }
         }
         let file = File::open(path)?;
         if !file.metadata()?.is_file() {
@@ -52,17 +57,29 @@ impl Program {
     }
 
     /// To be called by one at a time, since all share a place in the file.
+    ///
+    /// Another process writes it. What is open for writing can't be executed, and what this one
+    /// starts meanwhile has all that is open here until it has become another program.
     fn make_copy(&self) -> io::Result<()> {
         let folder = self.copy.parent().ok_or_else(|| io::Error::other("no folder"))?;
         fs::create_dir_all(folder)?;
-        let mut copy = NamedTempFile::new_in(folder)?;
-        let mut file = &self.file;
+        let unfinished = unfinished(&self.copy);
+        let mut file = self.file.try_clone()?;
         file.rewind()?;
-        io::copy(&mut file, copy.as_file_mut())?;
-        copy.as_file().set_permissions(Permissions::from_mode(0o755))?;
-        copy.persist(&self.copy)?;
-        Ok(())
+        let mut writing = Command::new("/bin/sh");
+        writing.args(["-c", WRITE, "sh"]).arg(&unfinished);
+        let written = writing.stdin(file).stdout(Stdio::null()).stderr(Stdio::piped()).output()?;
+        if !written.status.success() {
+            let said = String::from_utf8_lossy(&written.stderr);
+            return Err(io::Error::other(format!("{}: {}", written.status, said.trim())));
+        }
+        fs::rename(&unfinished, &self.copy)
     }
+}
+
+/// Where a copy lies until it is whole.
+fn unfinished(copy: &Path) -> PathBuf {
+    copy.with_extension("new")
 }
 
 impl Drop for Program {
@@ -77,6 +94,7 @@ impl Drop for Program {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     #[test]
     fn promise_7_a_copy_is_made_when_needed_and_goes_with_its_owner() {
@@ -102,5 +120,37 @@ mod tests {
         assert_eq!(program.path().unwrap(), copy);
         drop(program);
         assert!(!copy.exists());
+    }
+
+    /// As when sandboxes start and the program was replaced: whoever forks meanwhile must not keep
+    /// the copy from being run.
+    #[test]
+    fn a_copy_can_be_run_while_others_start_programs() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, copy) = (folder.path().join("polar"), folder.path().join("helper"));
+        fs::copy("/bin/true", &path).unwrap();
+        let program = Program::open(&path, copy).unwrap();
+        fs::remove_file(&path).unwrap();
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                // With much to do between fork and exec, as where a command gets groups.
+                scope.spawn(|| {
+                    while !is_over.load(Ordering::Relaxed) {
+                        let mut other = Command::new("/bin/true");
+                        other.current_dir("/").env_clear().status().unwrap();
+                    }
+                });
+            }
+            let run = |_| {
+                let copy = program.path().unwrap();
+                let ran = Command::new(copy).status();
+                fs::remove_file(copy).unwrap();
+                ran.map(|status| status.success())
+            };
+            let all: Vec<_> = (0..300).map(run).collect();
+            is_over.store(true, Ordering::Relaxed);
+            assert!(all.iter().all(|ran| matches!(ran, Ok(true))), "{all:?}");
+        });
     }
 }

@@ -1,5 +1,6 @@
-//! Writing a file by a command inside, so that links lead nowhere else than for any
-//! other command, and the file belongs to the user that commands run as.
+//! Writing a file by a command inside, so that links to folders lead nowhere else than for any
+//! other command, and the file belongs to the user that commands run as. A link in the place of
+//! the file itself is replaced: who writes a test over what an agent left means the test to be there.
 
 use crate::{Exec, ExecEnd, Sandbox, SandboxError};
 use std::path::Path;
@@ -7,8 +8,12 @@ use std::time::Duration;
 
 /// How long it may take.
 const LONGEST: Duration = Duration::from_secs(120);
-/// Writes its stdin to `$1` with the mode `$2`.
-const SCRIPT: &str = r#"mkdir -p -- "$(dirname -- "$1")" && cat >"$1" && chmod "$2" "$1""#;
+/// Writes its stdin to `$1` with the mode `$2`. What is there and no file goes first: behind a link
+/// the content could get lost (`/dev/null`), and a pipe would wait for a reader.
+const SCRIPT: &str = r#"if [ -L "$1" ] || { [ -e "$1" ] && ! [ -f "$1" ] && ! [ -d "$1" ]; }; then
+rm -f -- "$1" || exit
+fi
+mkdir -p -- "$(dirname -- "$1")" && cat >"$1" && chmod "$2" "$1""#;
 
 /// Writes to an absolute path. What the command says is kept for a moment in `folder`,
 /// the sandbox's own on the host, which a sweep removes with all that is in it.

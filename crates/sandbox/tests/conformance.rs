@@ -196,6 +196,7 @@ mod process {
         stdin_is_given_whole_then_closed
         output_is_kept_apart_and_cut_at_its_limit
         files_are_written_as_they_are
+        promise_9_a_file_is_written_in_the_place_of_a_link_or_a_pipe
         read_only_folders_are_shown_at_their_path
         commands_run_side_by_side
         promise_6_timeout_ends_the_whole_tree

@@ -10,11 +10,28 @@ pub(crate) fn task() -> Value {
         "instruction": "Fix the failing test.",
         "harness": {
             "name": "pi",
-            "adapter": { "name": "mine", "command": "mine --print" },
+            "adapter": {
+                "name": "mine", "version": "1", "provider": "openai_chat", "model": "policy",
+                "command": ["mine", "--print"]
+            },
             "model": "policy",
             "command": "python agent.py",
             "env": { "LANG": "C.UTF-8" },
-            "settings": {}
+            "mcp_servers": [{
+                "name": "database",
+                "command": "python3",
+                "args": ["server.py"],
+                "env": { "LANG": "C.UTF-8" },
+                "url": "http://localhost:3000/mcp",
+                "headers": { "x-team": "a" }
+            }],
+            "skills": [{
+                "name": "release-notes",
+                "content": "---\nname: release-notes\ndescription: How to write them.\n---\n",
+                "path": "/opt/skills/release-notes"
+            }],
+            "settings": {},
+            "keep": ["billing_line"]
         },
         "runtime": {
             "type": "docker",
@@ -28,7 +45,8 @@ pub(crate) fn task() -> Value {
                 "executable": false,
                 "command": "pip install -e .",
                 "workdir": "/workspace",
-                "env": { "LANG": "C.UTF-8" }
+                "env": { "LANG": "C.UTF-8" },
+                "attempts": 3
             }],
             "env": { "LANG": "C.UTF-8" },
             "network": "none",
@@ -36,7 +54,10 @@ pub(crate) fn task() -> Value {
             "cpus": 2.0,
             "memory_mb": 4096,
             "pids": 512,
-            "user": "1000:1000"
+            "user": "1000:1000",
+            "storage_mb": 10240,
+            "gpus": 1,
+            "mounts": [{ "source": "/data/repos", "target": "/repos", "read_only": true }]
         },
         "evaluator": {
             "type": "command",
@@ -87,11 +108,14 @@ pub(crate) fn task() -> Value {
                 "executable": false,
                 "command": "pip install -e .",
                 "workdir": "/workspace",
-                "env": { "LANG": "C.UTF-8" }
+                "env": { "LANG": "C.UTF-8" },
+                "attempts": 3
             }],
             "on_hack": "label"
         },
         "trajectory_strategy": "prefix_merging",
+        "train_roles": ["main", "sub_agent"],
+        "history": "sampled",
         "num_samples": 8,
         "sampling": {
             "temperature": 1.0,
@@ -105,15 +129,43 @@ pub(crate) fn task() -> Value {
         "timeout_seconds": 1800,
         "max_attempts": 3,
         "priority": 0,
-        "callback": { "url": "http://trainer:9000/results", "secret": "s3cret" },
+        "weight": 1,
+        "queue": "default",
+        "early_stop": { "usable": 1 },
+        "callback": {
+            "url": "http://trainer:9000/results", "secret": "s3cret", "format": "ends"
+        },
         "metadata": { "split": "train" }
     })
 }
 
-/// A good value for a field such as `runtime.prepare[3].path`; short where a short one does.
-pub(crate) fn value_for(example: &Value, field: &str) -> Option<Value> {
+/// A good value for a field such as `runtime.prepare[3].path`, in an object of this `type`; short
+/// where a short one does.
+pub(crate) fn value_for(example: &Value, kind: Option<&str>, field: &str) -> Option<Value> {
     if example.is_null() {
         return None;
+    }
+    // What goes by one name in several shapes.
+    let name = field.rsplit('.').next().unwrap_or(field);
+    let part =
+        || json!({ "weight": 0.5, "evaluator": { "type": "command", "command": "pytest -q" } });
+    match (kind, name) {
+        (Some("tests"), "reward") => return Some(json!("resolved")),
+        (Some("weighted_sum"), "of") => return Some(json!([part()])),
+        (Some("weighted_sum"), item) if item.starts_with("of[") => return Some(part()),
+        (Some("scrub_git"), "path") => return Some(json!("/testbed")),
+        _ => {}
+    }
+    // Things of which each has some of the fields: one, or a list of one.
+    let list = name.split('[').next().unwrap_or(name);
+    let one = match list {
+        "prepare" | "setup" => Some(json!({ "type": "exec", "command": "pip install -e ." })),
+        "mcp_servers" => Some(json!({ "name": "database", "command": "python3" })),
+        "skills" => Some(json!({ "name": "release-notes", "path": "/opt/skills/release-notes" })),
+        _ => None,
+    };
+    if let Some(one) = one {
+        return Some(if list == name { json!([one]) } else { one });
     }
     match field {
         "harness" => Some(json!("pi")),
@@ -143,10 +195,10 @@ fn at<'a>(example: &'a Value, field: &str) -> Option<&'a Value> {
 pub(crate) fn problem(
     example: &Value,
     prefix: &str,
-    field: &str,
+    (kind, field): (Option<&str>, &str),
     what: impl Into<String>,
 ) -> FieldProblem {
-    let shown = match value_for(example, field).filter(|_| !field.is_empty()) {
+    let shown = match value_for(example, kind, field).filter(|_| !field.is_empty()) {
         Some(value) => value.to_string(),
         None if example.is_null() => "see /api/openapi.json".to_owned(),
         None => SMALLEST_TASK.to_owned(),

@@ -105,7 +105,7 @@ pub(crate) fn read<T: DeserializeOwned>(
     let mut problems: Vec<FieldProblem> = Vec::new();
     if !value.is_object() {
         let what = format!("must be a JSON object, not {}", kind(&value));
-        problems.push(examples::problem(example, prefix, "", what));
+        problems.push(examples::problem(example, prefix, (None, ""), what));
         return Read { value: None, problems };
     }
     let mut removed = RemovedItems::default();
@@ -135,13 +135,15 @@ pub(crate) fn read<T: DeserializeOwned>(
         if is_unknown_shape(&field, &message) {
             fault.steps.pop();
         }
-        let named = examples::problem(example, prefix, &field, &fault.what);
+        let kind = kind_around(&value, &fault.steps);
+        let named =
+            examples::problem(example, prefix, (kind.as_deref(), field.as_str()), &fault.what);
         if !problems.iter().any(|old| related(&old.field, &named.field)) {
             problems.push(named);
         }
         let stand_in = match fault.cure {
             Cure::Remove => None,
-            Cure::Insert => examples::value_for(example, &field),
+            Cure::Insert => examples::value_for(example, kind.as_deref(), &field),
         };
         let is_removed = stand_in.is_none();
         if !mend(&mut value, &fault.steps, stand_in) {
@@ -317,6 +319,20 @@ fn mend(value: &mut Value, steps: &[Step], stand_in: Option<Value>) -> bool {
         }
         _ => false,
     }
+}
+
+/// The `type` of the innermost object around the end of the way that says one.
+fn kind_around(value: &Value, steps: &[Step]) -> Option<String> {
+    let mut kind = None;
+    let mut node = value;
+    for step in steps {
+        kind = node.get("type").and_then(Value::as_str).or(kind);
+        node = match step {
+            Step::Key(key) => node.get(key)?,
+            Step::Index(index) => node.get(index)?,
+        };
+    }
+    kind.map(str::to_owned)
 }
 
 fn follow<'a>(value: &'a mut Value, way: &[Step]) -> Option<&'a mut Value> {

@@ -1,5 +1,5 @@
-//! Whether the evaluator's command can be found, asked before the agent has touched
-//! anything.
+//! Whether the evaluator's command can be found, and what else it needs, asked before the agent
+//! has touched anything.
 //!
 //! A shell ends with 126 or 127 when it cannot run a command. Before the agent runs, that
 //! means a task that can grade nothing, and the attempt ends there. Afterwards it is what
@@ -8,9 +8,12 @@
 use crate::attempt::Attempt;
 use crate::failure::Stop;
 use crate::hints;
+use crate::report::clip_end;
 use polar_sandbox::{Exec, ExecEnd, Sandbox};
-use polar_types::{ErrorClass, EvaluatorSpec, PythonEvaluator, Side, TestsEvaluator};
-use std::collections::BTreeMap;
+use polar_types::{
+    ErrorClass, EvaluatorSpec, PythonEvaluator, Side, SwebenchEvaluator, TestsEvaluator,
+};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// Tells by its exit code what the program in `$1` is.
@@ -29,6 +32,11 @@ except (SyntaxError, ValueError) as error:
     print(error)
     sys.exit(14)
 '"#;
+/// Makes the folder `$1`.
+const MAKE: &str = r#"mkdir -p -- "$1" && [ -w "$1" ]"#;
+/// Looks for the commit `$1` of the repository that it runs in.
+const HAS_COMMIT: &str = r#"command -v git >/dev/null || exit 11
+git -c safe.directory='*' cat-file -e "$1^{commit}""#;
 const UNREADABLE: i32 = 14;
 /// Most characters of an error that are told.
 const MOST_ERROR: usize = 300;
@@ -47,15 +55,31 @@ pub(crate) enum Found {
     Absent(String),
 }
 
-/// What was found of each program that an evaluator's commands begin with.
+/// What was found of each program that an evaluator's commands begin with, and which of the places
+/// that it needs were there.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Programs(BTreeMap<String, Found>);
+pub(crate) struct Programs {
+    found: BTreeMap<String, Found>,
+    places: BTreeSet<String>,
+}
 
 impl Programs {
     /// What was found for a command.
     pub(crate) fn of(&self, command: &str) -> &Found {
-        self.0.get(command).unwrap_or(&Found::Unknown)
+        self.found.get(command).unwrap_or(&Found::Unknown)
     }
+
+    /// Whether a place that an evaluator needs was there before the agent ran: that it is not any
+    /// more is what the agent made of its sandbox then.
+    pub(crate) fn had(&self, place: &str) -> bool {
+        self.places.contains(place)
+    }
+}
+
+/// The place of a SWE-bench instance's tests before they are changed.
+pub(crate) fn base_of(instance: &SwebenchEvaluator) -> String {
+    let commit = instance.base_commit.as_deref().unwrap_or("HEAD");
+    format!("{commit} in {}", instance.workdir.as_deref().unwrap_or("the work folder"))
 }
 
 /// A command of an evaluator.
@@ -83,6 +107,13 @@ impl Attempt {
         for (at, function) in functions {
             self.read_function(sandbox, &at, function, timeout).await?;
         }
+        let mut needs = Vec::new();
+        places(&task.evaluator, "evaluator".to_owned(), &mut needs);
+        for need in needs {
+            if self.has_place(sandbox, &need, timeout).await? {
+                programs.places.insert(need.place);
+            }
+        }
         if !task.grading.setup.is_empty() {
             return Ok(programs);
         }
@@ -90,9 +121,42 @@ impl Attempt {
         commands(&task.evaluator, "evaluator".to_owned(), &mut looks);
         for look in looks {
             let found = self.find_program(sandbox, &look, timeout).await?;
-            programs.0.insert(look.command.to_owned(), found);
+            programs.found.insert(look.command.to_owned(), found);
         }
         Ok(programs)
+    }
+
+    /// Whether a place is there that an evaluator needs. Where it is not and nothing can bring it
+    /// later, the task is refused.
+    async fn has_place(
+        &self,
+        sandbox: &dyn Sandbox,
+        need: &Need<'_>,
+        timeout: Duration,
+    ) -> Result<bool, Stop> {
+        let stderr = self.folder.log("evaluator.err");
+        let exec = Exec {
+            argv: ["sh", "-c", need.look, "sh", need.of].map(str::to_owned).to_vec(),
+            workdir: need.workdir.map(str::to_owned),
+            env: BTreeMap::new(),
+            stdin: None,
+            timeout,
+            stdout: self.folder.log("evaluator.out"),
+            stderr: stderr.clone(),
+            output_limit: self.runner.config.output_limit,
+        };
+        match self.exec_in(sandbox, "looking for what the evaluator needs", exec).await? {
+            ExecEnd::Exited(0) => Ok(true),
+            ExecEnd::Exited(code) if self.lease.task.grading.setup.is_empty() => {
+                let why = match code {
+                    ABSENT => "there is no `git`".to_owned(),
+                    _ => clip_end(&std::fs::read_to_string(stderr).unwrap_or_default(), MOST_ERROR),
+                };
+                let message = format!("{}: {} ({why})", need.field, need.lacks);
+                Err(Stop::failed(Side::Grader, ErrorClass::Invalid, message))
+            }
+            ExecEnd::Exited(_) | ExecEnd::TimedOut => Ok(false),
+        }
     }
 
     /// Refuses a function whose code is none, before an agent has worked for a grade that cannot be.
@@ -173,6 +237,48 @@ impl Attempt {
             )),
             ExecEnd::Exited(ABSENT | NOT_EXECUTABLE) => Ok(Found::Absent(program.to_owned())),
             ExecEnd::Exited(_) | ExecEnd::TimedOut => Ok(Found::Unknown),
+        }
+    }
+}
+
+/// A place that an evaluator needs.
+struct Need<'a> {
+    /// Its field in the task.
+    field: String,
+    /// Looks for `of`.
+    look: &'static str,
+    of: &'a str,
+    workdir: Option<&'a str>,
+    place: String,
+    /// What is to be said where it is not there.
+    lacks: &'static str,
+}
+
+/// All places that an evaluator and its parts need.
+fn places<'a>(evaluator: &'a EvaluatorSpec, at: String, found: &mut Vec<Need<'a>>) {
+    match evaluator {
+        EvaluatorSpec::Harbor(harbor) => found.push(Need {
+            field: format!("{at}.logs"),
+            look: MAKE,
+            of: &harbor.logs,
+            workdir: None,
+            place: harbor.logs.clone(),
+            lacks: "the folder cannot be made in this sandbox",
+        }),
+        EvaluatorSpec::Swebench(instance) => found.push(Need {
+            field: format!("{at}.base_commit"),
+            look: HAS_COMMIT,
+            of: instance.base_commit.as_deref().unwrap_or("HEAD"),
+            workdir: instance.workdir.as_deref(),
+            place: base_of(instance),
+            lacks: "the work folder is no git repository that has the base commit",
+        }),
+        _ => {
+            let is_weighted = matches!(evaluator, EvaluatorSpec::WeightedSum { .. });
+            for (index, part) in evaluator.parts().into_iter().enumerate() {
+                let within = if is_weighted { ".evaluator" } else { "" };
+                places(part, format!("{at}.of[{index}]{within}"), found);
+            }
         }
     }
 }

@@ -27,19 +27,18 @@ fn is_none(count: &u64) -> bool {
 
 /// One host, and how often it was asked for.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-#[serde(default)]
 pub struct HostUse {
     /// Name or address, and port: `pypi.org:443`.
     pub host: String,
     /// Connections that were let through.
-    #[serde(skip_serializing_if = "is_none")]
+    #[serde(default, skip_serializing_if = "is_none")]
     pub reached: u64,
     /// Requests that were refused, because the task does not allow the host or its name leads
     /// where none may.
-    #[serde(skip_serializing_if = "is_none")]
+    #[serde(default, skip_serializing_if = "is_none")]
     pub refused: u64,
     /// Requests for a host that is allowed and was not found, or did not answer.
-    #[serde(skip_serializing_if = "is_none")]
+    #[serde(default, skip_serializing_if = "is_none")]
     pub failed: u64,
 }
 

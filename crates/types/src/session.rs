@@ -286,8 +286,8 @@ pub struct StageTimes {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(default)]
 pub struct SandboxStart {
-    /// Whether it was begun before it was needed: kept ready for its image, or a grader's made
-    /// while the agent ran.
+    /// Whether it was begun before the session needed it: one that the node keeps ready for its
+    /// image (`--warm`), or a grader's that is made while the agent runs.
     pub warm: bool,
     /// How long the session waited for it. Less than the rest together where it is warm.
     pub waited_seconds: f64,

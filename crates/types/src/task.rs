@@ -10,6 +10,7 @@ mod evaluator;
 mod extras;
 mod grading;
 mod hosts;
+mod images;
 mod outside;
 mod short_form;
 mod spec;
@@ -224,7 +225,7 @@ impl TaskRequest {
                     "must be between 1 and `num_samples`, {}, not {}",
                     self.num_samples, stop.usable
                 ),
-                r#"{"usable": 6}"#,
+                self.num_samples.max(1).to_string(),
             ));
         }
         if self.instruction.trim().is_empty() && self.harness.command.is_none() {

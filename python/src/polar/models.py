@@ -131,7 +131,9 @@ class WriteFile(Tagged):
 
 
 class Exec(Tagged):
-    """Runs a shell command; a non-zero exit fails the attempt."""
+    """Runs a shell command. One that ends with another exit code than 0, as often as it may be
+    tried, fails the session's attempt.
+    """
 
     command: str
     """Given to `sh -c`."""
@@ -143,6 +145,11 @@ class Exec(Tagged):
 
     env: dict[str, str] = {}
     """Environment variables of this command only."""
+
+    attempts: Optional[int] = None
+    """Times that it is run before it has failed, in the same sandbox, with pauses that double
+    from half a second: for commands that fetch something.
+    """
 
 
 class ScrubGit(Tagged):
@@ -992,7 +999,7 @@ class HackLabel(Model):
 class HostUse(Model):
     """One host, and how often it was asked for."""
 
-    host: Optional[str] = None
+    host: str
     """Name or address, and port: `pypi.org:443`."""
 
     reached: Optional[int] = None
@@ -1117,8 +1124,8 @@ class SandboxStart(Model):
     """What it took to have a sandbox ready."""
 
     warm: Optional[bool] = None
-    """Whether it was begun before it was needed: kept ready for its image, or a grader's made
-    while the agent ran.
+    """Whether it was begun before the session needed it: one that the node keeps ready for its
+    image (`--warm`), or a grader's that is made while the agent runs.
     """
 
     waited_seconds: Optional[float] = None

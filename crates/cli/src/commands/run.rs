@@ -4,7 +4,7 @@ use crate::api::Api;
 use crate::args::Run;
 use crate::commands::follow::{self, Followed};
 use crate::engines;
-use crate::interrupt::Interrupts;
+use crate::interrupt::{Interrupted, Interrupts};
 use crate::runs::RunFolder;
 use crate::stack::{StackConfig, with_stack};
 use crate::task_file::{self, Placed};
@@ -47,7 +47,18 @@ async fn there(
     interrupts: &mut Interrupts,
 ) -> Result<Vec<Followed>> {
     let api = Api::new(server, token::for_server(server, token)?)?;
-    let infos = submit(&api, tasks).await?;
+    let named: Vec<_> = tasks.iter().filter_map(|placed| placed.task["task_id"].as_str()).collect();
+    // A server that hangs must not keep this process.
+    let submitted = interrupts.unless(submit(&api, tasks)).await;
+    let infos = submitted.map_err(|error| match error.is::<Interrupted>() {
+        true => {
+            let first = named.first().copied().unwrap_or_default();
+            error.context(format!(
+                "not submitted, unless `polar status {first} --server {server}` knows it"
+            ))
+        }
+        false => error,
+    })?;
     let ids: Vec<_> = infos.iter().map(|info| info.task_id.to_string()).collect();
     let id = ids.first().cloned().unwrap_or_default();
     let what = match ids.len() {

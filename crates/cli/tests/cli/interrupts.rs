@@ -142,6 +142,23 @@ fn an_interrupted_run_on_a_server_says_that_the_task_goes_on() {
     assert!(output.status.success(), "{}", shown(&output));
 }
 
+/// It takes connections and says nothing.
+#[test]
+fn promise_6_a_server_that_hangs_keeps_no_run_from_ending() {
+    let run = Run::new();
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let server = silent.local_addr().unwrap().to_string();
+    let task = run.arguments("hangs", "true").swap_remove(1);
+    let arguments = ["run", &task, "--server", &server, "--token", "any"];
+    let running = Running::start(run.user.polar(&arguments));
+    let _asked = silent.accept().unwrap();
+    running.signal(Signal::TERM);
+    let output = running.finish();
+    let said = shown(&output);
+    assert_eq!(output.status.code(), Some(143), "{said}");
+    assert!(said.contains("polar status hangs"), "{said}");
+}
+
 #[test]
 fn a_second_signal_ends_what_the_first_waits_for() {
     let run = Run::new();

@@ -40,6 +40,7 @@ macro_rules! isolated_conformance {
             stdin_is_given_whole_then_closed
             output_is_kept_apart_and_cut_at_its_limit
             files_are_written_as_they_are
+            promise_9_a_file_is_written_in_the_place_of_a_link_or_a_pipe
             read_only_folders_are_shown_at_their_path
             commands_run_side_by_side
             open_network_reaches_gateway_and_more
@@ -174,6 +175,24 @@ pub(crate) async fn files_are_written_as_they_are(ground: Ground) {
     assert_eq!(ground.run(&*sandbox, exec).await.end, ExecEnd::Exited(1));
     let problem = within(sandbox.write_file("empty/below", b"", false)).await.unwrap_err();
     assert!(problem.to_string().contains("empty"), "{problem}");
+    within(sandbox.destroy()).await.unwrap();
+}
+
+/// What lies where a hidden test is written is what an agent left there.
+pub(crate) async fn promise_9_a_file_is_written_in_the_place_of_a_link_or_a_pipe(ground: Ground) {
+    let sandbox = ground.sandbox("in-place").await;
+    let make = "ln -s /dev/null swallows; ln -s other link; echo kept > other; mkfifo pipe; \
+        ln -s nowhere dangling; mkdir folder; ln -s folder to-folder";
+    ground.sh(&*sandbox, make).await;
+    let paths = ["swallows", "link", "pipe", "dangling", "to-folder/file"];
+    for path in paths {
+        within(sandbox.write_file(path, path.as_bytes(), false)).await.unwrap();
+        let look = format!("test -f {path} && ! test -L {path} && cat {path}");
+        assert_eq!(ground.sh(&*sandbox, &look).await, path);
+    }
+    assert_eq!(ground.sh(&*sandbox, "cat other folder/file").await, "kept\nto-folder/file");
+    let problem = within(sandbox.write_file("folder", b"", false)).await.unwrap_err();
+    assert!(!problem.retryable, "{problem}");
     within(sandbox.destroy()).await.unwrap();
 }
 

@@ -174,6 +174,7 @@ fn harbor(
         command: clean,
         workdir: Some("/".to_owned()),
         env: BTreeMap::new(),
+        attempts: 1,
     });
     if !tests_dir.is_empty() {
         match budget.steps("evaluator.config.tests_dir", &tests_dir, &target, true) {

@@ -184,6 +184,7 @@ fn exec(at: &str, step: &Step) -> Result<PrepareStep, FieldProblem> {
         command: tried_again(&in_login_shell(command), step),
         workdir: step.cwd.clone(),
         env: step.env.clone().unwrap_or_default(),
+        attempts: 1,
     })
 }
 

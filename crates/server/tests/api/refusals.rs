@@ -17,17 +17,20 @@ fn problems(answer: &Value) -> Vec<String> {
     found.iter().map(|p| format!("{}: {}", text(p, "field"), text(p, "problem"))).collect()
 }
 
-#[tokio::test]
-async fn a_bad_task_is_told_every_wrong_field() {
-    let server = Fixture::start().await;
+/// Tasks that are wrong, with what is to be said of each.
+fn bad_tasks() -> Vec<(Value, Vec<&'static str>)> {
     let shell = json!({ "name": "shell", "command": "true" });
-    let cases: Vec<(Value, Vec<&str>)> = vec![
+    vec![
         (json!({}), vec!["harness: is missing", "instruction: must say what the agent is to do"]),
         (json!([]), vec!["body: must hold 1 to 1000 tasks, not 0"]),
         (json!("pi"), vec!["body: must be a JSON object, not a string"]),
         (
             json!({ "harness": "pj", "instruction": "x" }),
             vec!["harness.name: no adapter is called \"pj\""],
+        ),
+        (
+            json!({ "harness": { "name": "shel", "command": "true" } }),
+            vec!["harness.name: no adapter is called \"shel\""],
         ),
         (
             json!({ "harness": shell, "num_sample": 2, "nonsense": 1 }),
@@ -70,6 +73,14 @@ async fn a_bad_task_is_told_every_wrong_field() {
                 "runtime.gpus: the local runtime cannot hold to this; leave it out or use docker",
                 "runtime.mounts[0].source: must be an absolute path without `..`",
                 "runtime.mounts[0].target: must be an absolute path without `..`",
+            ],
+        ),
+        (
+            json!({ "harness": shell, "runtime": { "type": "docker", "image": "Debian:12",
+                "prepare": [{ "type": "exec", "command": "true", "attempts": 0 }] } }),
+            vec![
+                "runtime.image: is no name that an image can have: \"Debian\" has capital letters",
+                "runtime.prepare[0].attempts: must be between 1 and 10, not 0",
             ],
         ),
         (
@@ -236,8 +247,13 @@ async fn a_bad_task_is_told_every_wrong_field() {
                 "tasks[2].harness: is missing",
             ],
         ),
-    ];
-    for (body, expected) in cases {
+    ]
+}
+
+#[tokio::test]
+async fn a_bad_task_is_told_every_wrong_field() {
+    let server = Fixture::start().await;
+    for (body, expected) in bad_tasks() {
         let (status, answer) = server.post("/api/tasks", &body).await;
         assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{body}: {answer}");
         assert_eq!(answer["error"]["code"], "invalid");
@@ -255,6 +271,165 @@ async fn a_bad_task_is_told_every_wrong_field() {
     }
     let (_, page) = server.get("/api/tasks").await;
     assert_eq!(page["tasks"], json!([]), "nothing of it was stored");
+}
+
+/// What is given as an example of a field's value is one: put there, the field is right.
+#[tokio::test]
+async fn the_example_of_a_field_mends_it() {
+    let server = Fixture::start().await;
+    let fields = every_field();
+    let wrong = fields.iter().flat_map(|whole| {
+        let ways = ways_of(whole, &[]);
+        ways.into_iter().map(|way| {
+            let mut body = whole.clone();
+            let value = at(&mut body, &way).unwrap();
+            *value = if value.is_string() || value.is_array() { json!(7) } else { json!("x") };
+            body
+        })
+    });
+    let bad = bad_tasks().into_iter().map(|(body, _)| body).filter(Value::is_object);
+    let mut failed = Vec::new();
+    for body in wrong.chain(bad) {
+        let (_, answer) = server.post("/api/tasks", &body).await;
+        let Some(problems) = answer["error"]["problems"].as_array() else { continue };
+        for problem in problems {
+            let (field, what) = (&problem["field"], problem["problem"].as_str().unwrap());
+            let example: Value =
+                serde_json::from_str(problem["example"].as_str().unwrap()).unwrap();
+            if what.starts_with("is not a field") || field == "body" {
+                continue;
+            }
+            let mut mended = body.clone();
+            // Of one that was given as a word there is no such place.
+            if !put(&mut mended, field.as_str().unwrap(), example.clone()) {
+                continue;
+            }
+            let (_, answer) = server.post("/api/tasks", &mended).await;
+            let again = answer["error"]["problems"].as_array().into_iter().flatten();
+            let again: Vec<_> = again.filter(|problem| &problem["field"] == field).collect();
+            if !again.is_empty() {
+                failed.push(format!("{field}: {what}: {example} is no example: {again:?}"));
+            }
+        }
+    }
+    assert!(failed.is_empty(), "{failed:#?}");
+}
+
+/// Tasks that together have every field there is.
+fn every_field() -> Vec<Value> {
+    let shell = json!({
+        "name": "shell", "command": "true", "model": "m", "env": {}, "settings": {}, "keep": [],
+    });
+    let steps = json!([
+        {"type": "write_file", "path": "a", "content": "a", "encoding": "utf8",
+            "executable": true},
+        {"type": "exec", "command": "true", "workdir": "/", "env": {}, "attempts": 2},
+        {"type": "scrub_git", "path": "/testbed"},
+    ]);
+    let command = json!({"type": "command", "command": "true", "workdir": "/", "env": {},
+        "reward": "exit_code"});
+    let evaluators = [
+        command.clone(),
+        json!({"type": "tests", "command": "true", "workdir": "/", "env": {}, "format": "tap",
+            "report": "a", "fail_to_pass": ["a"], "pass_to_pass": ["b"], "reward": "resolved"}),
+        json!({"type": "harbor", "script": "/a", "logs": "/b", "workdir": "/", "env": {},
+            "reward_key": "a"}),
+        json!({"type": "swebench", "instance_id": "a", "repo": "a/b", "base_commit": "abcd",
+            "test_patch": "diff --git a/t b/t", "fail_to_pass": ["a"], "pass_to_pass": ["b"],
+            "test_command": "true", "log_parser": "pytest", "workdir": "/", "env": {}}),
+        json!({"type": "judge", "endpoint": "http://a", "model": "m", "key_env": "POLAR_KEY_A",
+            "rubric": "a", "show": ["diff"], "max_characters": 9999, "temperature": 0.5,
+            "attempts": 1}),
+        json!({"type": "http", "url": "http://a", "key_env": "POLAR_KEY_A", "attempts": 1}),
+        json!({"type": "python", "code": "def grade(c): ...", "function": "grade", "python": "python3", "env": {}}),
+        json!({"type": "weighted_sum", "of": [{"weight": 1.0, "evaluator": command.clone()}]}),
+        json!({"type": "all", "of": [command.clone()]}),
+        json!({"type": "first", "of": [command]}),
+    ];
+    let mut tasks: Vec<Value> = evaluators
+        .into_iter()
+        .map(|evaluator| {
+            json!({"harness": shell, "evaluator": evaluator,
+                "runtime": {"type": "docker", "image": "a"}})
+        })
+        .collect();
+    tasks.push(json!({
+        "instruction": "x", "harness": shell, "evaluator": "none",
+        "runtime": {"type": "docker", "image": "a", "workdir": "/a", "prepare": steps, "env": {},
+            "network": "none", "allowed_hosts": ["a.org"], "cpus": 1.0, "memory_mb": 99,
+            "pids": 99, "user": "a", "storage_mb": 99, "gpus": 1,
+            "mounts": [{"source": "/a", "target": "/a", "read_only": true}]},
+        "grading": {"sandbox": "fresh", "patch": true, "exclude": ["a"], "files": ["/a"],
+            "max_mb": 1, "setup": steps, "on_hack": "label"},
+        "trajectory_strategy": "per_request", "train_roles": ["main"], "num_samples": 2,
+        "sampling": {"temperature": 1.0, "top_p": 0.5, "top_k": 1, "max_tokens": 9, "seed": 1,
+            "stop": ["a"]},
+        "history": "sampled",
+        "budgets": {"prepare_seconds": 9.0, "run_seconds": 9.0, "grade_seconds": 9.0},
+        "max_attempts": 2, "priority": 1, "weight": 2, "queue": "default",
+        "early_stop": {"usable": 1},
+        "callback": {"url": "http://a", "secret": "a", "format": "ends"}, "metadata": {},
+    }));
+    tasks.push(json!({
+        "harness": shell, "timeout_seconds": 9.0, "task_id": "t",
+    }));
+    tasks.push(json!({
+        "instruction": "x",
+        "harness": {"name": "pi", "mcp_servers": [
+            {"name": "a", "command": "a", "args": ["a"], "env": {}},
+            {"name": "b", "url": "http://a", "headers": {}},
+        ], "skills": [
+            {"name": "release-notes",
+                "content": "---\nname: release-notes\ndescription: d\n---\n"},
+        ]},
+    }));
+    tasks.push(json!({
+        "instruction": "x", "harness": {"name": "pi", "skills": [{"name": "b", "path": "/a"}]},
+    }));
+    tasks
+}
+
+/// The ways to everything within a value.
+fn ways_of(value: &Value, before: &[String]) -> Vec<Vec<String>> {
+    let inner: Vec<(String, &Value)> = match value {
+        Value::Object(fields) => fields.iter().map(|(name, it)| (name.clone(), it)).collect(),
+        Value::Array(items) => {
+            items.iter().enumerate().map(|(index, it)| (index.to_string(), it)).collect()
+        }
+        _ => Vec::new(),
+    };
+    let mut ways = Vec::new();
+    for (step, value) in inner {
+        let way: Vec<String> = before.iter().cloned().chain([step]).collect();
+        ways.extend(ways_of(value, &way));
+        ways.push(way);
+    }
+    ways
+}
+
+fn at<'a>(value: &'a mut Value, way: &[String]) -> Option<&'a mut Value> {
+    way.iter().try_fold(value, |value, step| match value {
+        Value::Array(items) => items.get_mut(step.parse::<usize>().ok()?),
+        other => other.get_mut(step),
+    })
+}
+
+/// Puts a value where a field's name leads. False where its object is not there.
+fn put(body: &mut Value, field: &str, new: Value) -> bool {
+    let way: Vec<String> =
+        field.replace('[', ".").replace(']', "").split('.').map(str::to_owned).collect();
+    let (last, before) = way.split_last().unwrap();
+    match at(body, before) {
+        Some(Value::Object(fields)) => {
+            fields.insert(last.clone(), new);
+            true
+        }
+        Some(Value::Array(items)) => {
+            let place = items.get_mut(last.parse::<usize>().unwrap());
+            place.map(|place| *place = new).is_some()
+        }
+        _ => false,
+    }
 }
 
 #[tokio::test]

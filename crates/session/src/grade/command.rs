@@ -177,6 +177,14 @@ impl Attempt {
     }
 }
 
+/// Why there is no verdict where what was found could not be read in time: that says nothing of
+/// the work.
+pub(super) fn too_late(path: &str) -> String {
+    format!(
+        "there was no time left to read {path} (budgets.grade_seconds); raise it, or evaluate less"
+    )
+}
+
 /// How the evaluator came to its end.
 struct Ended<'a> {
     end: ExecEnd,

@@ -38,6 +38,8 @@ pub(super) enum Kept {
     /// Unless its sandbox is why, something about the work folder that stays so: it is as the agent
     /// left it.
     Not(SandboxError),
+    /// Its time was over before, which a machine that is busy may be why of: no verdict.
+    Late(String),
 }
 
 impl Attempt {
@@ -58,10 +60,14 @@ impl Attempt {
                 }
             },
             Ok(Err(error)) => error,
-            Err(_) => SandboxError::new(
-                "compare work folder",
-                format!("it took longer than budgets.grade_seconds ({seconds} s)"),
-            ),
+            Err(_) => {
+                let late = format!(
+                    "comparing the work folder took longer than budgets.grade_seconds ({seconds} \
+                     s); raise it, or keep large data outside of it"
+                );
+                tracing::warn!(session = %self.lease.session_id, late, "workspace.diff not kept");
+                return Ok(Kept::Late(late));
+            }
         };
         tracing::warn!(session = %self.lease.session_id, %error, "workspace.diff not kept");
         Ok(Kept::Not(error))
@@ -81,6 +87,10 @@ impl Attempt {
         let changes = match kept {
             Kept::Whole => self.unless_stopped(self.open_sandbox()?.changes(most)).await?,
             Kept::Not(error) => Err(error),
+            Kept::Late(late) if fresh && task.grading.patch => {
+                return Ok(Err(Verdict::failed(late)));
+            }
+            Kept::Late(late) => Err(SandboxError::retryable("compare work folder", late)),
         };
         let is_whole = is_whole && changes.is_ok();
         let changes = match changes {
@@ -121,7 +131,7 @@ impl Attempt {
     /// cannot be kept is no failure.
     pub(super) async fn keep_work(&self, kept: Kept) -> Result<(), Stop> {
         let most = u64::from(self.lease.task.grading.max_mb) << 20;
-        if let Kept::Not(_) = kept {
+        if !matches!(kept, Kept::Whole) {
             return Ok(());
         }
         match self.unless_stopped(self.open_sandbox()?.changes(most)).await? {

@@ -5,6 +5,7 @@
 //! exit code is. Where neither is there, the work is worth nothing: what keeps a script from its
 //! end can be the agent's.
 
+use super::command::too_late;
 use super::{Place, Verdict, answer};
 use crate::attempt::Attempt;
 use crate::failure::Stop;
@@ -45,6 +46,12 @@ impl Attempt {
                     harbor.script
                 )));
             }
+            Ok(NO_LOGS) if self.evaluator.had(&harbor.logs) => {
+                return Ok(Verdict::zero(format!(
+                    "{} cannot be made any more, as it could before the agent ran; see grader.log",
+                    harbor.logs
+                )));
+            }
             Ok(NO_LOGS) => {
                 return Ok(Verdict::failed(format!(
                     "{} cannot be made in this sandbox; a container runtime lets it be",
@@ -56,6 +63,10 @@ impl Attempt {
         };
         let json = self.read_reward(place, &format!("{}/reward.json", harbor.logs)).await?;
         let text = self.read_reward(place, &format!("{}/reward.txt", harbor.logs)).await?;
+        let (json, text) = match (json, text) {
+            (Ok(json), Ok(text)) => (json, text),
+            (Err(late), _) | (_, Err(late)) => return Ok(Verdict::failed(late)),
+        };
         Ok(match reward(json.as_deref(), text.as_deref(), harbor.reward_key.as_deref()) {
             Ok(Some(reward)) => Verdict::of(reward),
             Ok(None) => Verdict::zero(format!(
@@ -67,12 +78,18 @@ impl Attempt {
         })
     }
 
-    async fn read_reward(&self, place: &Place<'_>, path: &str) -> Result<Option<String>, Stop> {
+    /// A file that tells a reward, where it is there; why it could not be looked at otherwise.
+    async fn read_reward(
+        &self,
+        place: &Place<'_>,
+        path: &str,
+    ) -> Result<Result<Option<String>, String>, Stop> {
         let argv = ["sh", "-c", READ, "sh", path].map(str::to_owned).to_vec();
-        match self.read_graded(place, None, argv, MOST_REWARD).await? {
+        Ok(match self.read_graded(place, None, argv, MOST_REWARD).await? {
             (ExecEnd::Exited(ABSENT), _) => Ok(None),
+            (ExecEnd::TimedOut, _) => Err(too_late(path)),
             (_, read) => Ok(read.ok().map(|bytes| String::from_utf8_lossy(&bytes).into_owned())),
-        }
+        })
     }
 }
 

@@ -7,6 +7,7 @@
 use super::reports::swebench::{self, Outcome};
 use super::{Place, Verdict};
 use crate::attempt::Attempt;
+use crate::evaluator::base_of;
 use crate::failure::Stop;
 use polar_types::{SwebenchEvaluator, SwebenchLogParser, TestCounts};
 use std::collections::{BTreeMap, HashMap};
@@ -68,6 +69,12 @@ impl Attempt {
         let workdir = instance.workdir.as_deref();
         let run = self.run_graded(place, RUN, workdir, &env, MOST_LOG).await?;
         match run.exit_code(place.seconds) {
+            Ok(NOT_RESET) if self.evaluator.had(&base_of(instance)) => {
+                return Ok(Verdict::zero(
+                    "the tests cannot be taken back to the base commit any more, as they could \
+                     before the agent ran; see grader.log",
+                ));
+            }
             // Of the repository as it was made, not of the work.
             Ok(NOT_RESET) => {
                 return Ok(Verdict::failed(

@@ -3,7 +3,7 @@
 //! Exit code and report both count: a program that says that all is well while a test of it
 //! failed, or the other way round, is not believed.
 
-use super::command::not_run;
+use super::command::{not_run, too_late};
 use super::reports::{Report, Status};
 use super::{Place, Verdict};
 use crate::attempt::Attempt;
@@ -50,6 +50,7 @@ impl Attempt {
                         let found = self.evaluator.of(&tests.command);
                         return Ok(Verdict::zero(no_report(code, report, found)));
                     }
+                    (ExecEnd::TimedOut, _) => return Ok(Verdict::failed(too_late(report))),
                     (_, read) => read,
                 }
             }

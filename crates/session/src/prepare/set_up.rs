@@ -10,9 +10,12 @@ use base64::prelude::BASE64_STANDARD;
 use polar_sandbox::{Exec, ExecEnd, Sandbox, SandboxError};
 use polar_types::{Encoding, ErrorClass, PrepareStep, Side};
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// Takes out of the repository in `$1` what its checked-out commit does not build upon.
 const SCRUB_GIT: &str = include_str!("scrub_git.sh");
+/// Before a step is run once more; it doubles each time.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
 
 impl Maker {
     /// Does the steps in order, up to the first that fails.
@@ -36,15 +39,15 @@ impl Maker {
                         .await?
                         .map_err(|error| step_failure(&doing, &error))?;
                 }
-                PrepareStep::Exec { command, workdir, env } => {
+                PrepareStep::Exec { command, workdir, env, attempts } => {
                     let argv = ["sh", "-c", command].map(str::to_owned).to_vec();
-                    let step = Step { doing: &doing, name: command, argv };
+                    let step = Step { doing: &doing, name: command, argv, attempts: *attempts };
                     self.command(deadline, sandbox, step, workdir.clone(), env).await?;
                 }
                 PrepareStep::ScrubGit { path } => {
                     let folder = path.as_deref().unwrap_or(".");
                     let argv = ["sh", "-c", SCRUB_GIT, "sh", folder].map(str::to_owned).to_vec();
-                    let step = Step { doing: &doing, name: "scrub_git", argv };
+                    let step = Step { doing: &doing, name: "scrub_git", argv, attempts: 1 };
                     self.command(deadline, sandbox, step, None, &BTreeMap::new()).await?;
                 }
             }
@@ -52,6 +55,7 @@ impl Maker {
         Ok(())
     }
 
+    /// Runs a step until it goes well, or has failed as often as it may.
     async fn command(
         &self,
         deadline: Deadline,
@@ -60,9 +64,38 @@ impl Maker {
         workdir: Option<String>,
         env: &BTreeMap<String, String>,
     ) -> Result<(), Stop> {
+        let mut pause = FIRST_PAUSE;
+        let mut attempt = 1;
+        while let Err(failed) = self.run(deadline, sandbox, &step, workdir.clone(), env).await? {
+            if attempt >= step.attempts {
+                let times = match attempt {
+                    1 => String::new(),
+                    times => format!(", {times} times,"),
+                };
+                let (doing, name) = (step.doing, clip_end(step.name, 200));
+                let message = format!("{doing}, `{name}`, ended{times} with {failed}");
+                return Err(Stop::failed(Side::Sandbox, ErrorClass::Invalid, message));
+            }
+            let doing = format!("waiting to run {} again", step.doing);
+            self.within(deadline, &doing, tokio::time::sleep(pause)).await?;
+            pause *= 2;
+            attempt += 1;
+        }
+        Ok(())
+    }
+
+    /// Runs a step once; how it ended and what it said, where it failed.
+    async fn run(
+        &self,
+        deadline: Deadline,
+        sandbox: &dyn Sandbox,
+        step: &Step<'_>,
+        workdir: Option<String>,
+        env: &BTreeMap<String, String>,
+    ) -> Result<Result<(), String>, Stop> {
         let (stdout, stderr) = (self.log("prepare.out"), self.log("prepare.err"));
         let exec = Exec {
-            argv: step.argv,
+            argv: step.argv.clone(),
             workdir,
             env: env.clone(),
             stdin: None,
@@ -71,23 +104,17 @@ impl Maker {
             stderr: stderr.clone(),
             output_limit: self.config.output_limit,
         };
-        let doing = step.doing;
-        match self.exec(sandbox, doing, exec).await? {
-            ExecEnd::Exited(0) => Ok(()),
+        match self.exec(sandbox, step.doing, exec).await? {
+            ExecEnd::Exited(0) => Ok(Ok(())),
             ExecEnd::Exited(code) => {
                 let said = last_output(&stdout, &stderr);
-                Err(Stop::failed(
-                    Side::Sandbox,
-                    ErrorClass::Invalid,
-                    format!(
-                        "{doing}, `{}`, ended with exit code {code}: {}{}",
-                        clip_end(step.name, 200),
-                        clip_end(&said, 1000),
-                        hints::failed_command(&self.runtime, code, &said)
-                    ),
-                ))
+                Ok(Err(format!(
+                    "exit code {code}: {}{}",
+                    clip_end(&said, 1000),
+                    hints::failed_command(&self.runtime, code, &said)
+                )))
             }
-            ExecEnd::TimedOut => Err(deadline.passed(doing)),
+            ExecEnd::TimedOut => Err(deadline.passed(step.doing)),
         }
     }
 }
@@ -103,6 +130,8 @@ struct Step<'a> {
     /// What it is called in an error.
     name: &'a str,
     argv: Vec<String>,
+    /// Times that it may fail.
+    attempts: u32,
 }
 
 fn decode(content: &str, encoding: Encoding) -> Result<Vec<u8>, String> {

@@ -45,6 +45,23 @@ async fn harbor_tests_tell_their_reward_in_a_file() {
         assert!(report.grade_note.clone().unwrap_or_default().contains(words), "{report:?}");
         assert_eq!(report.grade.unwrap().sandbox, GradingSandbox::Session);
     }
+    // Nor does it get out of its reward by what it leaves in the way of it.
+    let evaluator = json!({"type": "harbor", "script": script, "logs": logs});
+    let setup = json!([{"type": "write_file", "path": script, "content": "exit 0"}]);
+    for sandbox in ["session", "fresh"] {
+        let agent = format!("rm -rf {place}/logs; touch {place}/logs");
+        let rest = json!({"grading": {"setup": setup, "sandbox": sandbox}});
+        let report = graded(&ground, &agent, evaluator.clone(), rest).await;
+        assert_eq!(report.reward, Some(0.0), "{report:?}");
+        assert!(report.grade_note.unwrap().contains("cannot be made any more"));
+        std::fs::remove_file(ground.dir.path().join("logs")).unwrap();
+    }
+    // Where it never could be, no agent need run.
+    let nowhere = json!({"type": "harbor", "script": script, "logs": format!("{script}/logs")});
+    let report = graded(&ground, "true", nowhere, json!({})).await;
+    assert_eq!((report.reward, report.reason), (None, Some(EndReason::GraderFailure)));
+    assert!(report.reason_detail.unwrap().contains("evaluator.logs"));
+    assert_eq!(report.times.run_seconds, 0.0);
     let missing = json!({
         "type": "harbor", "script": format!("{place}/none.sh"), "logs": logs,
     });
@@ -89,10 +106,18 @@ async fn swebench_instances_are_graded_with_their_own_tests() {
         let counts = report.grade.unwrap().tests.unwrap();
         assert_eq!(counts.wanted, 3);
     }
+    // In its own sandbox an agent can take the repository away, which gets it no better than 0.
+    let mut own = rest.clone();
+    own["grading"] = json!({"sandbox": "session"});
+    let report = graded(&ground, "rm -rf .git", evaluator.clone(), own).await;
+    assert_eq!(report.reward, Some(0.0), "{report:?}");
+    assert!(report.grade_note.unwrap().contains("any more"));
     let mut unfit = evaluator;
     unfit["base_commit"] = json!("0123456789abcdef");
     let report = graded(&ground, fix, unfit, rest).await;
-    assert!(report.grade_error.unwrap().contains("base commit"));
+    assert_eq!((report.reward, report.reason), (None, Some(EndReason::GraderFailure)));
+    assert!(report.reason_detail.unwrap().contains("evaluator.base_commit"));
+    assert_eq!(report.times.run_seconds, 0.0, "no agent ran for it");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -312,6 +312,30 @@ async fn a_step_for_the_grader_that_fails_on_the_work_gives_0() {
     assert!(report.grade_note.unwrap().contains("grading.setup"));
 }
 
+/// Wherever it is graded: a test that a link swallows would be one that nothing fails.
+#[tokio::test(flavor = "multi_thread")]
+async fn promise_9_what_an_agent_leaves_in_the_place_of_a_hidden_test_is_replaced() {
+    let ground = Ground::new().await;
+    for agent in ["ln -sf /dev/null tests/check.sh", "rm tests/check.sh; mkfifo tests/check.sh"] {
+        for sandbox in ["fresh", "session"] {
+            let (report, _) = ground
+                .run(json!({
+                    "harness": shell(agent),
+                    "runtime": {"type": "local", "prepare": [
+                        {"type": "write_file", "path": "tests/check.sh", "content": "exit 0"},
+                    ]},
+                    "evaluator": {"type": "command", "command": "sh tests/check.sh"},
+                    "grading": {"sandbox": sandbox, "setup": [
+                        {"type": "write_file", "path": "tests/check.sh", "content": "exit 1"},
+                    ]},
+                }))
+                .await;
+            assert_eq!(report.outcome, Outcome::Completed, "{agent}, {sandbox}: {report:?}");
+            assert_eq!(report.reward, Some(0.0), "{agent}, {sandbox}: {report:?}");
+        }
+    }
+}
+
 /// The agent's sandbox was made all right, so that this says nothing of its work.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_grader_that_cannot_be_made_fails_the_attempt() {

@@ -17,6 +17,7 @@ mod ground;
 mod install;
 mod real_harnesses;
 mod room;
+mod seen;
 mod stages;
 mod starts;
 mod warming;

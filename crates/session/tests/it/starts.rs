@@ -155,6 +155,35 @@ async fn an_image_that_is_pulled_ahead_is_not_got_twice() {
     }
 }
 
+/// A step that fetches something may fail a few times; each that does is in the error.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_step_is_tried_as_often_as_it_says() {
+    let ground = Ground::new().await;
+    let task = |times: u32, attempts: u32| {
+        let step = format!("echo x >> tries; test $(wc -l < tries) -ge {times}");
+        json!({
+            "runtime": {"type": "local", "prepare": [
+                {"type": "exec", "command": step, "attempts": attempts},
+            ]},
+            "harness": {"name": "shell", "command": format!("test $(wc -l < tries) -eq {times}")},
+            "evaluator": "none",
+        })
+    };
+    let (report, _) = ground.run(task(3, 3)).await;
+    assert_eq!(report.outcome, Outcome::Completed, "{report:?}");
+    let (report, _) = ground.run(task(3, 2)).await;
+    let Outcome::Failed { class, message, .. } = report.outcome else { panic!("{report:?}") };
+    assert_eq!(class, ErrorClass::Invalid);
+    assert!(message.contains("ended, 2 times, with exit code 1"), "{message}");
+    // The pauses are within the budget.
+    let mut hasty = task(9, 9);
+    hasty["budgets"] = json!({"prepare_seconds": 1.0});
+    let (report, _) = ground.run(hasty).await;
+    let Outcome::Failed { class, message, .. } = report.outcome else { panic!("{report:?}") };
+    assert_eq!(class, ErrorClass::Timeout, "{message}");
+    ground.is_free().await;
+}
+
 async fn warm(places: u32) -> Ground {
     Ground::with_providers(SLOTS, None, places, |local| local).await
 }

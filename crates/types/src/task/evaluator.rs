@@ -232,7 +232,7 @@ impl EvaluatorSpec {
                     "runtime.type",
                     "a local sandbox has no /tests and no /logs, where Harbor's tests are; use a \
                      container runtime",
-                    r#"{"type": "docker", "image": "debian:12"}"#,
+                    r#""docker""#,
                 ));
             }
         }

@@ -3,6 +3,7 @@
 use super::Known;
 use super::extras::{McpServer, Skill};
 use super::hosts::AllowedHost;
+use super::images;
 use super::short_form::short_form;
 use crate::{EventKind, FieldProblem};
 use serde::de::{self, MapAccess, Visitor, value::MapAccessDeserializer};
@@ -86,11 +87,14 @@ impl HarnessSpec {
                 r#""python agent.py""#,
             ));
         }
-        if !is_shell && self.command.is_some() {
+        // Of a name that nobody knows it may be right.
+        let is_known = self.adapter.is_some() || known.harnesses.contains(&self.name);
+        if !is_shell && is_known && self.command.is_some() {
             problems.push(FieldProblem::new(
                 "harness.command",
-                "only the shell harness takes a command; others build theirs from the adapter",
-                r#"{"name": "shell", "command": "python agent.py"}"#,
+                "only the shell harness takes a command; others build theirs from the adapter: leave \
+                 it out",
+                "null",
             ));
         }
         if self.command.as_deref().is_some_and(|command| command.contains('\0')) {
@@ -98,7 +102,6 @@ impl HarnessSpec {
         }
         McpServer::check_all(&self.mcp_servers, problems);
         Skill::check_all(&self.skills, problems);
-        let is_known = self.adapter.is_some() || known.harnesses.contains(&self.name);
         if let Some(find) = known.harness_problems.filter(|_| is_known) {
             problems.extend(find(self));
         }
@@ -312,6 +315,12 @@ impl RuntimeSpec {
                 if self.image.as_deref().is_none_or(|i| i.trim().is_empty()) {
                     let what = format!("a {} runtime needs an image", self.kind.as_str());
                     problem("image", &what, r#""debian:12""#);
+                } else if let Some(why) = self.image.as_deref().and_then(images::why_no_reference)
+                    // Podman takes names of other places than registries.
+                    && (self.kind == RuntimeKind::Docker || !why.ends_with("://`"))
+                {
+                    let what = format!("is no name that an image can have: {why}");
+                    problem("image", &what, r#""debian:12""#);
                 }
             }
             RuntimeKind::Apptainer => {
@@ -327,7 +336,7 @@ impl RuntimeSpec {
                         "image",
                         "the local runtime has none; leave it out or use docker, podman or \
                          apptainer",
-                        r#"{"type": "docker", "image": "debian:12"}"#,
+                        "null",
                     );
                 }
             }
@@ -341,7 +350,7 @@ impl RuntimeSpec {
             let name = self.kind.as_str();
             let what =
                 format!("the {name} runtime cannot hold to this; leave it out or use {others}");
-            problem(field, &what, r#"{"type": "docker", "image": "debian:12"}"#);
+            problem(field, &what, "null");
         }
         for (index, host) in self.allowed_hosts.iter().enumerate() {
             let field = format!("allowed_hosts[{index}]");
@@ -357,7 +366,7 @@ impl RuntimeSpec {
         if self.network == Network::Open && !self.allowed_hosts.is_empty() {
             let what =
                 "an open network reaches all hosts; leave this out, or set `network` to none";
-            problem("allowed_hosts", what, r#"["pypi.org"]"#);
+            problem("allowed_hosts", what, "[]");
         }
         if !self.workdir.starts_with('/') {
             problem("workdir", "must be an absolute path inside the sandbox", r#""/workspace""#);
@@ -375,7 +384,7 @@ impl RuntimeSpec {
             problem("storage_mb", "must be at least 16", "10240");
         }
         if self.gpus == Some(0) {
-            problem("gpus", "must be at least 1; leave it out for none", "1");
+            problem("gpus", "must be at least 1; leave it out for none", "null");
         }
         for (index, mount) in self.mounts.iter().enumerate() {
             mount.check(&format!("runtime.mounts[{index}]"), problems);
@@ -414,7 +423,8 @@ pub enum PrepareStep {
         #[serde(default)]
         executable: bool,
     },
-    /// Runs a shell command; a non-zero exit fails the attempt.
+    /// Runs a shell command. One that ends with another exit code than 0, as often as it may be
+    /// tried, fails the session's attempt.
     Exec {
         /// Given to `sh -c`.
         command: String,
@@ -424,6 +434,11 @@ pub enum PrepareStep {
         /// Environment variables of this command only.
         #[serde(default)]
         env: BTreeMap<String, String>,
+        /// Times that it is run before it has failed, in the same sandbox, with pauses that double
+        /// from half a second: for commands that fetch something.
+        #[serde(default = "once", skip_serializing_if = "is_once")]
+        #[schema(default = 1)]
+        attempts: u32,
     },
     /// Takes out of a git repository what its checked-out commit does not build upon: other
     /// branches, later tags, remotes, the reflog, stashes, and the objects of all of them.
@@ -433,6 +448,17 @@ pub enum PrepareStep {
         path: Option<String>,
     },
 }
+
+fn once() -> u32 {
+    1
+}
+
+fn is_once(attempts: &u32) -> bool {
+    *attempts == 1
+}
+
+/// Most times that a step is tried.
+const MOST_ATTEMPTS: u32 = 10;
 
 impl PrepareStep {
     pub(super) fn check(&self, at: &str, problems: &mut Vec<FieldProblem>) {
@@ -456,8 +482,19 @@ impl PrepareStep {
             Self::Exec { command, .. } if command.contains('\0') => {
                 problems.push(nul(format!("{at}.command")));
             }
+            Self::Exec { attempts, .. } if !(1..=MOST_ATTEMPTS).contains(attempts) => {
+                problems.push(FieldProblem::new(
+                    format!("{at}.attempts"),
+                    format!("must be between 1 and {MOST_ATTEMPTS}, not {attempts}"),
+                    "3",
+                ));
+            }
             Self::WriteFile { path, .. } if path.contains('\0') => {
-                problems.push(nul(format!("{at}.path")));
+                problems.push(FieldProblem::new(
+                    format!("{at}.path"),
+                    "must not hold a NUL character",
+                    r#""src/main.py""#,
+                ));
             }
             Self::ScrubGit { path: Some(path) } if path.is_empty() || path.contains('\0') => {
                 problems.push(FieldProblem::new(
