@@ -152,6 +152,13 @@ def test_messages_train_in_trl_as_they_are(server: str, tmp_path: Path) -> None:
     assert trainer.train().training_loss > 0.0
 
 
+def test_a_task_that_is_named_twice_is_written_once(server: str, tmp_path: Path) -> None:
+    once = export(server, tmp_path / "once.jsonl", "--format=jsonl")
+    twice = export(server, tmp_path / "twice.jsonl", "--format=jsonl", "t")
+    assert once.partition(" written")[0] == twice.partition(" written")[0]
+    assert (tmp_path / "once.jsonl").read_text() == (tmp_path / "twice.jsonl").read_text()
+
+
 def test_files_are_there_whole_or_not_at_all(server: str, tmp_path: Path) -> None:
     folder = tmp_path / "split"
     export(server, folder, "--format=atif", "--held-out=0.5")

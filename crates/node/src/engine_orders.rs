@@ -18,6 +18,8 @@ use tokio::task::JoinSet;
 
 /// How long the server may hold the question open.
 const WAIT_SECONDS: f64 = 20.0;
+/// Of an engine of which nobody says how much it takes.
+const USUAL_WEIGHT: f64 = 1.0;
 
 /// What it takes to change the engines of a node.
 #[derive(Clone)]
@@ -91,9 +93,9 @@ impl EngineOrderTaker {
     }
 
     async fn change(&self, url: &str, request: &EngineRequest) -> Result<(), String> {
-        let weight = request.weight.unwrap_or(1.0);
+        let weight = request.weight.unwrap_or(USUAL_WEIGHT);
         let changed = match request.action {
-            EngineAction::Add => return self.add(url, weight).await,
+            EngineAction::Add => return self.add(url, request.weight).await,
             EngineAction::Drain => self.engines.drain(url),
             EngineAction::Resume => self.engines.resume(url),
             EngineAction::Remove => self.engines.remove(url),
@@ -102,11 +104,13 @@ impl EngineOrderTaker {
         changed.map_err(|error| error.to_string())
     }
 
-    async fn add(&self, url: &str, weight: f64) -> Result<(), String> {
+    async fn add(&self, url: &str, weight: Option<f64>) -> Result<(), String> {
         if self.engines.status().iter().any(|status| status.engine == url) {
-            // Asked for again, as after a lost answer.
+            // Asked for again, as after a lost answer: what was not asked for stays as it is.
+            let Some(weight) = weight else { return Ok(()) };
             return self.engines.set_weight(url, weight).map_err(|error| error.to_string());
         }
+        let weight = weight.unwrap_or(USUAL_WEIGHT);
         let known = self.engines.info();
         let model = Some(known.model.clone());
         let options = EngineOptions { model, ..self.options.clone() };

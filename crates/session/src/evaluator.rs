@@ -20,7 +20,11 @@ use std::time::Duration;
 const LOOK: &str = r#"case $1 in
 */*) [ -e "$1" ] || exit 11; [ -f "$1" ] && [ -x "$1" ] || exit 12 ;;
 *) command -v "$1" >/dev/null || exit 11 ;;
-esac"#;
+esac
+[ -z "$2" ] || "$1" -c 'import importlib.util, sys
+sys.exit(0 if importlib.util.find_spec(sys.argv[1]) else 13)' "$2""#;
+/// Modules that run tests and are installed: what else `python -m` runs may be the agent's to write.
+const RUNNERS: [&str; 6] = ["pytest", "nose2", "coverage", "tox", "nox", "behave"];
 /// Reads a function's code as Python does before it runs any of it; the code that there is an
 /// error with ends it with another exit code and is told.
 const READ: &str = r#"command -v "$1" >/dev/null || exit 11
@@ -42,6 +46,7 @@ const UNREADABLE: i32 = 14;
 const MOST_ERROR: usize = 300;
 const ABSENT: i32 = 11;
 const NOT_EXECUTABLE: i32 = 12;
+const NO_MODULE: i32 = 13;
 
 /// What is known of the evaluator's program from before the agent ran.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -206,7 +211,9 @@ impl Attempt {
         let Some(start) = Start::of(look.command) else { return Ok(Found::Unknown) };
         let program = start.program;
         let exec = Exec {
-            argv: ["sh", "-c", LOOK, "sh", program].map(str::to_owned).to_vec(),
+            argv: ["sh", "-c", LOOK, "sh", program, start.runner().unwrap_or_default()]
+                .map(str::to_owned)
+                .to_vec(),
             workdir: look.workdir.map(str::to_owned),
             env: look.env.clone(),
             stdin: None,
@@ -219,6 +226,15 @@ impl Attempt {
         let runtime = &self.lease.task.runtime;
         match end {
             ExecEnd::Exited(0) => Ok(Found::There(program.to_owned())),
+            ExecEnd::Exited(NO_MODULE) if start.alone => Err(refused(
+                &look.field,
+                &format!(
+                    "`{program}` has no module `{}` before the agent runs; install it by \
+                     `runtime.prepare` or in the image, or, if the agent is to install it, write \
+                     `env {program} …`",
+                    start.runner().unwrap_or_default()
+                ),
+            )),
             ExecEnd::Exited(NOT_EXECUTABLE) if start.alone => Err(refused(
                 &look.field,
                 &format!(
@@ -339,6 +355,8 @@ fn refused(field: &str, problem: &str) -> Stop {
 struct Start<'a> {
     /// The program that is run first.
     program: &'a str,
+    /// What follows it.
+    arguments: &'a str,
     /// Whether nothing in the command runs when the program cannot be run.
     alone: bool,
 }
@@ -363,8 +381,21 @@ impl<'a> Start<'a> {
                 return None;
             }
             let others = after.replace("&&", " ").replace(">&", " ");
-            return Some(Self { program: word, alone: !others.contains(['|', ';', '&', '\n']) });
+            let alone = !others.contains(['|', ';', '&', '\n']);
+            return Some(Self { program: word, arguments: after, alone });
         }
+    }
+
+    /// The installed module that runs the tests, where the program is Python and told so.
+    fn runner(&self) -> Option<&'a str> {
+        let name = self.program.rsplit('/').next().unwrap_or_default();
+        let mut words = self.arguments.split_whitespace().skip_while(|word| {
+            // Options that take no value.
+            matches!(*word, "-B" | "-E" | "-I" | "-P" | "-S" | "-s" | "-u")
+        });
+        let module =
+            (name.starts_with("python") && words.next() == Some("-m")).then(|| words.next());
+        module.flatten().filter(|module| RUNNERS.contains(module))
     }
 }
 
@@ -380,8 +411,8 @@ mod tests {
 
     #[test]
     fn the_first_program_is_told_where_no_shell_is_needed() {
-        let alone = |program| Some(Start { program, alone: true });
-        let among_others = |program| Some(Start { program, alone: false });
+        let alone = |program| Some((program, true));
+        let among_others = |program| Some((program, false));
         let table = [
             ("pytest -q", alone("pytest")),
             ("  ./run_tests.sh\n", alone("./run_tests.sh")),
@@ -402,7 +433,19 @@ mod tests {
             ("", None),
         ];
         for (command, start) in table {
-            assert_eq!(Start::of(command), start, "{command}");
+            let found = Start::of(command).map(|start| (start.program, start.alone));
+            assert_eq!(found, start, "{command}");
+        }
+    }
+
+    #[test]
+    fn a_module_that_runs_tests_is_looked_for() {
+        let runner = |command| Start::of(command).and_then(|start| start.runner());
+        assert_eq!(runner("python3 -m pytest -rA tests"), Some("pytest"));
+        assert_eq!(runner("A=1 /usr/bin/python3.11 -B -I -m coverage run x.py"), Some("coverage"));
+        // What the agent may be to write, other programs, and what Python is told otherwise.
+        for command in ["python3 -m app", "env python3 -m pytest", "python3 -c 'x' -m pytest"] {
+            assert_eq!(runner(command), None, "{command}");
         }
     }
 }

@@ -122,6 +122,7 @@ impl Attempt {
             spec: SandboxSpec {
                 name: format!("{}.grader{number}", spec.name),
                 gateway_socket: folder.join("no-gateway"),
+                storage_mb: spec.storage_mb.map(with_room_to_grade),
                 host_dir: folder,
                 ..spec
             },
@@ -204,6 +205,12 @@ pub(crate) fn last_output(stdout: &std::path::Path, stderr: &std::path::Path) ->
 
 fn refused(error: &crate::harness::AdapterError) -> Stop {
     Stop::failed(Side::Harness, ErrorClass::Invalid, format!("the harness adapter: {error}"))
+}
+
+/// A grader's sandbox holds the work, which may have filled the agent's to the brim, and what
+/// evaluating writes besides.
+fn with_room_to_grade(storage_mb: u64) -> u64 {
+    storage_mb.saturating_add(storage_mb.div_ceil(4))
 }
 
 fn mount(spec: &MountSpec) -> Mount {

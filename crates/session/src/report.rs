@@ -185,8 +185,13 @@ fn build_report(facts: Facts) -> SessionReport {
         report.outcome = polar_failure(trouble);
         say_reason(&mut report, budget);
     }
-    if let Outcome::Failed { side: Side::Polar, message, .. } = &report.outcome {
-        tracing::error!(session = %report.session_id, message, "session failed on Polar's side");
+    if let Outcome::Failed { side: Side::Polar, class, message } = &report.outcome {
+        let session = &report.session_id;
+        match class {
+            // Given back, as at the end of a node: another attempt follows.
+            ErrorClass::Unavailable => tracing::info!(%session, message, "session left"),
+            _ => tracing::error!(%session, message, "session failed on Polar's side"),
+        }
     }
     keep_report(&facts.folder, &report);
     report

@@ -12,6 +12,7 @@ use polar_export::{
     Side,
 };
 use polar_types::Trajectory;
+use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io::{BufWriter, Write as _};
 use std::path::{Path, PathBuf};
@@ -29,7 +30,9 @@ pub(crate) async fn export(args: Export) -> Result<()> {
         held_out: args.held_out.unwrap_or(0.0),
     });
     let mut files = Files::begin(&args.out, args.format, args.held_out.is_some(), &agent)?;
-    for task in &args.tasks {
+    let mut done = HashSet::new();
+    // One that is named twice is exported once.
+    for task in args.tasks.iter().filter(|task| done.insert(*task)) {
         read_task(&api, task, |trajectory| {
             selection.of_session(trajectory, |row, side| files.write(row, side))?;
             Ok(())

@@ -209,6 +209,9 @@ async fn engines_come_and_go_while_agents_run() {
     let added = &after.engines[1];
     assert_eq!((added.engine.as_str(), added.weight), (more.url().as_str(), 2.0));
     assert_eq!((added.weight_version.as_deref(), added.calls), (Some("17"), 0));
+    // Added again, it is as it was.
+    let (status, told) = change(&cluster, "add", more.addr.to_string().as_str()).await;
+    assert_eq!((status, told["engines"][1]["weight"].as_f64()), (200, Some(2.0)), "{told}");
     known(&cluster, &more.url(), |engine| engine.calls > 0).await;
 
     // And the first one goes.

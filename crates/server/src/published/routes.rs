@@ -43,7 +43,7 @@ pub(crate) async fn submit(
     let (task, ignored) = request::read(problems::parse(&body)?).map_err(ApiError::fields)?;
     let name = runs::checked(&task.task_id).map_err(|problem| ApiError::fields(vec![problem]))?;
     if app.tombstones.stands(name.as_str(), app.now()) {
-        let message = format!("task {name:?} was cancelled before it was submitted");
+        let message = format!("task {:?} was cancelled before it was submitted", name.as_str());
         return Err(ApiError::new(ErrorClass::Conflict, message));
     }
     let number = match runs::latest(&app, &name).await? {
@@ -119,7 +119,7 @@ pub(crate) async fn cancel(
             });
             return Ok((StatusCode::OK, Json(nothing)).into_response());
         }
-        None => return Err(ApiError::not_found(format!("there is no task {name:?}"))),
+        None => return Err(ApiError::not_found(format!("there is no task {:?}", name.as_str()))),
     };
     let task = app.store.cancel(&run.task.task_id, app.now()).await?;
     let status = match task.status {

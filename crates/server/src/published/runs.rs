@@ -66,7 +66,9 @@ pub(super) async fn latest(app: &App, name: &TaskId) -> Result<Option<Run>, ApiE
 /// As [`latest`], of a task that must be there.
 pub(super) async fn found(app: &App, name: &TaskId) -> Result<Run, ApiError> {
     let found = latest(app, name).await?;
-    found.ok_or_else(|| ApiError::new(ErrorClass::NotFound, format!("there is no task {name:?}")))
+    found.ok_or_else(|| {
+        ApiError::new(ErrorClass::NotFound, format!("there is no task {:?}", name.as_str()))
+    })
 }
 
 #[cfg(test)]

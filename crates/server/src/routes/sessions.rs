@@ -186,7 +186,8 @@ pub(crate) async fn result(
             app.metrics.note(&report);
         }
     } else {
-        tracing::warn!(session = %id, epoch = %report.epoch, ?ack, "a result was not new");
+        // Told again after a lost answer, or of an attempt that was given up: it is kept with it.
+        tracing::info!(session = %id, epoch = %report.epoch, ?ack, "a result was not new");
     }
     Ok(Json(ack))
 }

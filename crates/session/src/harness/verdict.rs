@@ -116,6 +116,10 @@ fn failure(adapter: &HarnessAdapter, evidence: &RunEvidence<'_>, code: i32) -> O
             NOT_EXECUTABLE if evidence.calls == 0 => format!(
                 "the agent's program could not be executed: {name} ended with exit code 126{words}"
             ),
+            // Its last words are ours, and say why.
+            137 if words.contains("polar: ended, because") => {
+                format!("{name} was ended (exit code 137){unheard}{words}")
+            }
             _ => format!("{name} {}{unheard}{words}", end_in_words(code)),
         });
     }
@@ -146,6 +150,7 @@ fn end_in_words(code: i32) -> String {
         11 => "SIGSEGV, a crash",
         13 => "SIGPIPE",
         15 => "SIGTERM",
+        25 => "SIGXFSZ, by a file that got longer than `runtime.storage_mb` lets it",
         1..=64 => return format!("was killed by signal {} (exit code {code})", code - 128),
         _ => return format!("ended with exit code {code}"),
     };

@@ -35,7 +35,7 @@ impl Maker {
                     let bytes = decode(content, *encoding)
                         .map_err(|error| sandbox_failure(format!("{doing}, {path}: {error}")))?;
                     let write = sandbox.write_file(path, &bytes, *executable);
-                    self.within(deadline, &doing, write)
+                    self.within(deadline, &format!("doing {doing}"), write)
                         .await?
                         .map_err(|error| step_failure(&doing, &error))?;
                 }
@@ -114,7 +114,10 @@ impl Maker {
                     hints::failed_command(&self.runtime, code, &said)
                 )))
             }
-            ExecEnd::TimedOut => Err(deadline.passed(step.doing)),
+            ExecEnd::TimedOut => {
+                let name = clip_end(step.name, 200);
+                Err(deadline.passed(&format!("running {}, `{name}`", step.doing)))
+            }
         }
     }
 }

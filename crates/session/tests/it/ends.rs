@@ -30,6 +30,13 @@ async fn an_agent_that_never_started_is_a_failure_without_a_reward() {
         ("exit 3", EndReason::HarnessCrash, "exit code 3 before its first model call"),
         ("echo no key >&2; exit 1", EndReason::HarnessCrash, "saying: no key"),
         ("kill -KILL $$", EndReason::HarnessCrash, "SIGKILL"),
+        // The sandbox's own words are believed before a guess.
+        (
+            "echo 'polar: ended, because of storage' >&2; kill -KILL $$",
+            EndReason::HarnessCrash,
+            "shell was ended (exit code 137) before its first model call, saying: polar: ended",
+        ),
+        ("kill -XFSZ $$", EndReason::HarnessCrash, "runtime.storage_mb"),
         ("kill -SEGV $$", EndReason::HarnessCrash, "SIGSEGV"),
         ("kill -USR1 $$", EndReason::HarnessCrash, "signal 10"),
     ];

@@ -154,6 +154,8 @@ async fn a_task_whose_evaluator_cannot_run_is_refused_before_the_agent_runs() {
         (json!("CI=1 no-such-program && true"), json!({}), "runtime.prepare"),
         (json!("./agent.py"), json!({}), "executable: true"),
         (json!("python3 -c pass"), json!({"PATH": bin}), "not there"),
+        // One that runs tests and is hardly installed where these run.
+        (json!("python3 -m behave --no-capture"), json!({}), "no module `behave`"),
     ];
     for (command, env, words) in table {
         let evaluator = json!({"type": "command", "command": command, "env": env});
