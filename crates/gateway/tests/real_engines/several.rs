@@ -80,7 +80,7 @@ fn places(recorded: &RecordedSession) -> Vec<&str> {
 }
 
 fn read(folder: &Path, number: usize) -> RecordedSession {
-    RecordedSession::read(&folder.join(format!("s{number}"))).unwrap()
+    RecordedSession::read(folder.join(format!("s{number}"))).unwrap()
 }
 
 pub(crate) async fn sessions_outlive_one_of_two_servers() {
