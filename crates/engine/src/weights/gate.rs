@@ -334,6 +334,19 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn promise_3_what_is_found_under_another_name_is_not_told_by_the_one_before() {
+        let gate = Gate::new();
+        gate.switched("16");
+        let before = gate.admit("a", false).await.unwrap();
+        assert_eq!(before.only_version().as_deref(), Some("16"));
+        gate.found(Some("16"));
+        assert_eq!(before.only_version().as_deref(), Some("16"));
+        gate.found(None);
+        assert_eq!(before.only_version(), None);
+        assert_eq!(gate.admit("b", false).await.unwrap().only_version(), None);
+    }
+
+    #[tokio::test]
     async fn a_fence_turns_calls_away_until_it_is_opened() {
         let gate = Gate::new();
         gate.fence("it hangs");

@@ -21,6 +21,8 @@ const ABORT_AGAIN: Duration = Duration::from_millis(200);
 const ABORTS: Duration = Duration::from_secs(5);
 /// Pause before an engine that lost the connection is told again to go on.
 const RESUME_AGAIN: Duration = Duration::from_millis(250);
+/// Pause before an engine that has no room for a token is asked for it again.
+const FULL_AGAIN: Duration = Duration::from_millis(250);
 /// What engines call weights that nobody has named.
 const UNNAMED: &str = "default";
 
@@ -245,7 +247,15 @@ impl Weights {
     async fn sample_one(&self, version: &str) -> Result<(), String> {
         let Some(tokens) = self.engine.tokens() else { return Ok(()) };
         let failed = |error: EngineError| format!("it does not sample: {error}");
-        let mut reply = tokens.sample(one_token(version)).await.map_err(failed)?;
+        let mut reply = loop {
+            match tokens.sample(one_token(version)).await {
+                // What it was asked before comes first, which has an end.
+                Err(error) if error.class == ErrorClass::Overloaded => {
+                    tokio::time::sleep(FULL_AGAIN).await;
+                }
+                begun => break begun.map_err(failed)?,
+            }
+        };
         let mut ids = 0;
         while let Some(event) = reply.next().await {
             match event.map_err(failed)? {

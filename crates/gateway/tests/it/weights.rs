@@ -544,6 +544,24 @@ async fn promise_3_weights_that_went_with_a_restart_are_not_told_of_replies() {
     );
 }
 
+/// All that was ended comes back at once, and an engine may have room for less.
+#[tokio::test(flavor = "multi_thread")]
+async fn promise_1_replies_that_are_sampled_on_wait_for_an_engine_that_is_full() {
+    const FULL: &str = "\nrules: [{name: full, times: 5, fault: status=429}]\n";
+    let served = Served::start(Some(simulated_model()), 60.0).await;
+    let calls = served.calls(8).await;
+    served.simulator.set_policy(Policy::from_yaml(&format!("{POLICY}{FULL}")).unwrap());
+    within("the update", served.weights.bring_to(&update("17", UpdateMode::Continue), false)).await;
+    assert_eq!(served.state(), WeightState::Current, "{}", served.reason());
+    all_answered(calls).await;
+    served.session.close().unwrap();
+    let (_, continued) = checked(&served.rig.recorded("s"), &served.simulator.sampled());
+    assert_eq!(continued, 8);
+    let full =
+        served.simulator.answers().iter().filter(|a| a.rule.as_deref() == Some("full")).count();
+    assert_eq!(full, 5);
+}
+
 /// Whoever paused it was killed: nothing would ever answer.
 #[tokio::test(flavor = "multi_thread")]
 async fn promise_6_an_engine_that_was_left_paused_goes_on() {
