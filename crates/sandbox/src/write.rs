@@ -9,11 +9,12 @@ use std::time::Duration;
 /// How long it may take.
 const LONGEST: Duration = Duration::from_secs(120);
 /// Writes its stdin to `$1` with the mode `$2`. What is there and no file goes first: behind a link
-/// the content could get lost (`/dev/null`), and a pipe would wait for a reader.
+/// the content could get lost (`/dev/null`), and a pipe would wait for a reader. Rights are given to
+/// files alone: a device would have them for the whole machine.
 const SCRIPT: &str = r#"if [ -L "$1" ] || { [ -e "$1" ] && ! [ -f "$1" ] && ! [ -d "$1" ]; }; then
 rm -f -- "$1" || exit
 fi
-mkdir -p -- "$(dirname -- "$1")" && cat >"$1" && chmod "$2" "$1""#;
+mkdir -p -- "$(dirname -- "$1")" && cat >"$1" && [ -f "$1" ] && chmod "$2" "$1""#;
 
 /// Writes to an absolute path. What the command says is kept for a moment in `folder`,
 /// the sandbox's own on the host, which a sweep removes with all that is in it.
