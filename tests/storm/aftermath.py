@@ -64,7 +64,12 @@ def killed_sandboxes(evidence: checks.Evidence, ledger: Ledger) -> list[str]:
         attempts = evidence.sessions[injury.session]["attempts"]
         reasons = [(a.get("report") or {}).get("reason") for a in attempts]
         is_told = INFRASTRUCTURE & set(reasons) or any(a.get("lost") for a in attempts)
-        if not is_told:
+        # To find a container's first process takes its time, amid fork bombs: an agent that made
+        # all its calls in its one attempt, and whose work is there, had ended by then.
+        only = (attempts[0].get("report") or {}) if len(attempts) == 1 else {}
+        whole = (kind_of(injury.session).calls, 1.0)
+        had_ended = (only.get("calls"), only.get("reward")) == whole
+        if not is_told and not had_ended:
             problems.append(f"{injury.what} of {injury.session}, whose attempts end {reasons}")
     return problems
 
