@@ -277,9 +277,12 @@ fn error_text(status: StatusCode, body: &str) -> String {
         let part = |name: &str| problem[name].as_str().unwrap_or_default().to_owned();
         format!("{}: {} (for example {})", part("field"), part("problem"), part("example"))
     };
-    // Of a single one the message says the same.
-    if let [problem] = problems {
-        return line(problem);
+    match problems {
+        // Of a single wrong field the message says the same.
+        [problem] if status == StatusCode::UNPROCESSABLE_ENTITY => return line(problem),
+        // A conflict's message names the field, and says what to do.
+        [_] => return message.to_owned(),
+        _ => {}
     }
     let lines = problems.iter().map(|problem| format!("\n  {}", line(problem)));
     message.to_owned() + &lines.collect::<String>()
@@ -358,6 +361,11 @@ mod tests {
             "problems":[{"field":"weight","problem":"must be at least 1","example":"1"}]}}"#;
         let text = error_text(StatusCode::UNPROCESSABLE_ENTITY, body);
         assert_eq!(text, "weight: must be at least 1 (for example 1)");
+        // What to do about a conflict is not lost.
+        let body = r#"{"error":{"code":"conflict","message":"task a differs in weight; choose another task_id",
+            "problems":[{"field":"weight","problem":"is not what was stored","example":"1"}]}}"#;
+        let text = error_text(StatusCode::CONFLICT, body);
+        assert_eq!(text, "task a differs in weight; choose another task_id");
         let body = r#"{"error":{"code":"conflict","message":"it is taken"}}"#;
         assert_eq!(error_text(StatusCode::CONFLICT, body), "it is taken");
     }
